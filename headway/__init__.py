@@ -1,0 +1,1 @@
+"""Headway: an LLM inference server for mixed traffic."""

@@ -1,0 +1,1 @@
+"""Decides. Pure: no IO, no clock, no randomness, standard library only."""

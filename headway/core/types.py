@@ -1,0 +1,65 @@
+"""Names shared by the whole core: ids, service classes, states, finish reasons."""
+
+from enum import Enum, IntEnum
+from typing import NewType
+
+RequestId = NewType("RequestId", int)
+"""Unique for the life of a scheduler; given by the engine in order of arrival."""
+
+BlockId = NewType("BlockId", int)
+"""Index of a KV block in its tier's pool (device or host), from 0."""
+
+
+class ServiceClass(IntEnum):
+    """Service classes; a smaller value is more urgent, so classes sort in order of service."""
+
+    REALTIME = 0
+    STANDARD = 1
+    BATCH = 2
+
+    @property
+    def weight(self) -> float:
+        """Priority weight w(r) of Eq. 1."""
+        return _WEIGHTS[self]
+
+    @property
+    def label(self) -> str:
+        """Lower-case name, as used on the wire and in metrics."""
+        return self.name.lower()
+
+
+_WEIGHTS = {ServiceClass.REALTIME: 10.0, ServiceClass.STANDARD: 1.0, ServiceClass.BATCH: 0.1}
+
+
+class Lane(IntEnum):
+    """A set of compute units with its own step cycle (design section 2)."""
+
+    UNIFIED = 0
+    PREFILL = 1
+    DECODE = 2
+
+
+class State(Enum):
+    """Where a request is in its life; `core.states` holds the one transition table."""
+
+    WAITING = "waiting"
+    RUNNING = "running"
+    SWAPPED = "swapped"
+    FINISHED = "finished"
+
+
+class FinishReason(Enum):
+    """Why a request ended. The first two are OpenAI's words."""
+
+    STOP = "stop"
+    LENGTH = "length"
+    ABORT = "abort"
+    DEADLINE = "deadline"
+    ERROR = "error"
+
+
+class PreemptKind(Enum):
+    """How a victim's KV cache is given up: copied to host memory, or dropped and computed again."""
+
+    SWAP = "swap"
+    RECOMPUTE = "recompute"

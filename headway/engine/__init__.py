@@ -1,0 +1,1 @@
+"""Runs the loop between scheduler and executor, and turns tokens into text."""

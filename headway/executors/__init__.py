@@ -1,0 +1,1 @@
+"""Compute: implementations of `headway.core.plan.Executor`."""

@@ -1,0 +1,1 @@
+"""HTTP: OpenAI-compatible routes, server-sent events, metrics."""
