@@ -1,14 +1,14 @@
 """Every exception Headway raises on purpose.
 
-    HeadwayError
-    ├── InvalidRequestError        the caller's request is wrong (HTTP 400)
-    │   └── NeverFitsError         larger than the KV pool or the model length
-    ├── ModelError                 a model file is truncated, hostile or unsupported
-    │   └── DownloadError          a model could not be fetched or does not match its checksum
-    ├── ConfigError                a setting is wrong (exit 2 on the command line)
-    ├── OverloadedError            a queue limit is reached (HTTP 429)
-    ├── EngineStoppedError         the engine is draining or has failed (HTTP 503)
-    └── ExecutorError              a step failed in the executor
+HeadwayError
+├── InvalidRequestError        the caller's request is wrong (HTTP 400)
+│   └── NeverFitsError         larger than the KV pool or the model length
+├── ModelError                 a model file is truncated, hostile or unsupported
+│   └── DownloadError          a model could not be fetched or does not match its checksum
+├── ConfigError                a setting is wrong (exit 2 on the command line)
+├── OverloadedError            a queue limit is reached (HTTP 429)
+├── EngineStoppedError         the engine is draining or has failed (HTTP 503)
+└── ExecutorError              a step failed in the executor
 """
 
 

@@ -1,0 +1,136 @@
+"""What callers hand to the engine and what they get back. The only engine types a server needs."""
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from headway.core.plan import Penalties, TokenLogprobs, Truncation
+from headway.core.request import Snapshot, Usage
+from headway.core.types import FinishReason, ServiceClass
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingParams:
+    """How to choose tokens.
+
+    seed: keys the generator with choice and position; None draws one at arrival.
+    bias: token id → value added to its logit.
+    logprobs: -1 none, else the top k beside the sampled token's.
+    """
+
+    temperature: float = 1.0
+    truncation: Truncation = Truncation()
+    penalties: Penalties = Penalties()
+    seed: int | None = None
+    bias: Mapping[int, float] = field(default_factory=dict)
+    logprobs: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class StopConditions:
+    """When an answer ends.
+
+    max_tokens: None = whatever the model's length leaves.
+    stop: strings that end the answer and are not part of it.
+    stop_ids: further token ids that end it.
+    ignore_eos: go on past end of sequence.
+    deadline_s: seconds from arrival after which it ends; None = never.
+    """
+
+    max_tokens: int | None = None
+    stop: Sequence[str] = ()
+    stop_ids: Sequence[int] = ()
+    ignore_eos: bool = False
+    deadline_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class GenerationRequest:
+    """One prompt, `n` answers. Validated by `Engine.submit`, which raises InvalidRequestError."""
+
+    prompt: Sequence[int]
+    service_class: ServiceClass = ServiceClass.STANDARD
+    sampling: SamplingParams = SamplingParams()
+    stop: StopConditions = StopConditions()
+    n: int = 1
+    tenant: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class TokenInfo:
+    """One generated token: id, and log probabilities if the request asked for them."""
+
+    token: int
+    logprobs: TokenLogprobs | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Delta:
+    """New output of one choice.
+
+    text: valid text, never half a character, never part of a stop string. May be empty.
+    tokens: the tokens since the last delta, those held back in `text` included.
+    finish: set on the last delta of the choice, with `usage`; `message` explains ERROR.
+    """
+
+    choice: int
+    text: str
+    tokens: tuple[TokenInfo, ...] = ()
+    finish: FinishReason | None = None
+    usage: Usage | None = None
+    message: str = ""
+
+
+class Generation(Protocol):
+    """The answer under way: an async iterator of deltas of all choices, which ends after each
+    choice has had its last delta. `aclose` (or leaving an `async for` through `aclosing`) aborts
+    what still runs."""
+
+    def __aiter__(self) -> AsyncIterator[Delta]: ...
+
+    async def aclose(self) -> None:
+        """Abort; idempotent, and without effect on a finished generation."""
+        ...
+
+
+class EngineClient(Protocol):
+    """What the HTTP server sees of an engine. All methods may be called from any thread."""
+
+    def submit(self, request: GenerationRequest) -> Generation:
+        """Start a generation on the running event loop.
+
+        Raises InvalidRequestError, NeverFitsError, OverloadedError or EngineStoppedError at once.
+        """
+        ...
+
+    def snapshot(self) -> Snapshot:
+        """The scheduler after its last commit."""
+        ...
+
+    @property
+    def healthy(self) -> bool:
+        """False once the step loop has died, stalled, or failed twice in a row."""
+        ...
+
+    @property
+    def max_model_len(self) -> int:
+        """Most tokens of prompt and answer together; what /v1/models advertises and submit enforces."""
+        ...
+
+
+class Observer(Protocol):
+    """Told of a request's milestones, on the engine thread. Must not block; an exception is logged
+    and the observer dropped, the loop goes on."""
+
+    def on_admitted(self, service_class: ServiceClass, queued_s: float) -> None: ...
+
+    def on_tokens(self, service_class: ServiceClass, gaps_s: Sequence[float], first: bool) -> None:
+        """Tokens of one request in one step: gaps since its previous token (ITL), or, with
+        `first`, the one time since arrival (TTFT)."""
+        ...
+
+    def on_preempted(self, service_class: ServiceClass, kind: str) -> None: ...
+
+    def on_finished(
+        self, service_class: ServiceClass, reason: FinishReason, usage: Usage
+    ) -> None: ...
