@@ -115,7 +115,7 @@ class Preempted:
 
 @dataclass(frozen=True, slots=True)
 class Committed:
-    """What one commit changed, in order. `finished` includes aborts and deadlines since the last."""
+    """What one commit changed, in order. Aborts and deadlines since the last one are in it."""
 
     emitted: tuple[Emitted, ...] = ()
     finished: tuple[Finished, ...] = ()

@@ -1,4 +1,4 @@
-"""What a loaded model is made of: its configuration and its tensors, whatever file they came from."""
+"""What a loaded model is made of: configuration and tensors, whatever file they came from."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
