@@ -171,6 +171,14 @@ class StepResult:
 
 
 @dataclass(frozen=True, slots=True)
+class StepFailure:
+    """A plan whose handle raised: its requests fail with `message`, its blocks are reclaimed."""
+
+    step: int
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
 class Capacity:
     """What an executor offers. Scheduler and server size themselves by it."""
 

@@ -114,7 +114,7 @@ class EngineClient(Protocol):
 
     @property
     def max_model_len(self) -> int:
-        """Most tokens of prompt and answer together: advertised by /v1/models, enforced by submit."""
+        """Most tokens of prompt and answer together; /v1/models advertises what submit enforces."""
         ...
 
 
