@@ -39,22 +39,17 @@ class Tensor:
 
 
 @dataclass(frozen=True, slots=True)
-class RopeScaling:
-    """Llama 3.x frequency scaling (Llama 3.1 model card): low frequencies divided by `factor`."""
-
-    factor: float
-    low_freq_factor: float
-    high_freq_factor: float
-    original_context: int
-
-
-@dataclass(frozen=True, slots=True)
 class Rope:
     """Rotary embedding, always in the half-split form (GPT-NeoX); loaders permute Q and K rows of
-    files that store the interleaved form."""
+    files that store the interleaved form.
+
+    Frequency i of head_dim / 2 is theta ** (-2 i / head_dim) / factors[i].
+    factors: one divisor a frequency, or empty where all are 1. Every kind of scaling that only
+        stretches frequencies (linear, Llama 3.x) is reduced to this by the loader.
+    """
 
     theta: float
-    scaling: RopeScaling | None = None
+    factors: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
