@@ -1,0 +1,35 @@
+"""Shipped fakes and checks, for Headway's own tests and for those of its users.
+
+ScriptedExecutor   an executor without a model, with a modelled KV cache that catches misuse
+Simulation         the loop plan, submit, commit over a scheduler, with a record of events
+ManualClock        time that moves only when told to
+conformance        what every executor must do, as checks that take an executor factory
+"""
+
+from headway.testing.builders import make_capacity, make_request
+from headway.testing.clock import ManualClock, WallClock
+from headway.testing.driver import Simulation
+from headway.testing.rules import PlanFaultError
+from headway.testing.scripted import (
+    LinearDuration,
+    Mishaps,
+    ScriptedExecutor,
+    instant,
+    oracle_tokens,
+)
+from headway.testing.sequence import Script
+
+__all__ = [
+    "LinearDuration",
+    "ManualClock",
+    "Mishaps",
+    "PlanFaultError",
+    "Script",
+    "ScriptedExecutor",
+    "Simulation",
+    "WallClock",
+    "instant",
+    "make_capacity",
+    "make_request",
+    "oracle_tokens",
+]
