@@ -1,0 +1,70 @@
+# make serve | test | check | bench; each makes what it needs in .venv, and only what has changed.
+#
+#   make serve ARGS="--port 9000 --max-seqs 64"   options of `headway serve`
+#   make serve MODEL=path/to/model.gguf           another model
+#   make test TESTS=tests/core                    some of the tests
+#   make test PYTHON=python3.12                   another Python, for a new .venv
+
+VENV := .venv
+BIN := $(VENV)/bin
+MODEL ?=
+ARGS ?=
+TESTS ?=
+export PYTHON
+
+NATIVE := CMakeLists.txt $(shell find native -type f 2>/dev/null)
+
+.DEFAULT_GOAL := help
+.PHONY: help serve test check bench format clean preflight
+
+help:  ## what there is to make
+	@sed -n 's/^\([a-z]*\):.*## /make \1\t/p' Makefile | expand -t 14
+
+serve: $(VENV)/.headway  ## the server with the embedded model, on 127.0.0.1:8000
+	@$(BIN)/headway serve $(MODEL) $(ARGS)
+
+test: check  ## the checks, then every test
+	$(BIN)/python -m pytest $(TESTS)
+
+check: $(VENV)/.headway $(VENV)/.dev  ## lint, format, types, imports
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+bench: $(VENV)/.headway $(VENV)/.dev  ## tokens/s on this machine
+	@$(BIN)/headway bench $(ARGS)
+
+format: $(VENV)/.dev  ## rewrite the sources as `make check` wants them
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+clean:  ## remove the environment and everything built
+	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
+
+preflight:
+	@sh scripts/preflight >/dev/null
+
+# The native module is built without pip's isolation, so that a change compiles only what it must.
+
+$(VENV)/.made: | preflight
+	@echo "headway: making $(VENV)"
+	@sh scripts/venv make $(VENV)
+	@touch $@
+
+$(VENV)/.build: pyproject.toml scripts/requirements $(VENV)/.made
+	@echo "headway: installing the build tools"
+	@$(BIN)/python scripts/requirements build >$(VENV)/build.txt
+	@sh scripts/venv install $(VENV) -r $(VENV)/build.txt
+	@touch $@
+
+$(VENV)/.headway: pyproject.toml $(NATIVE) $(VENV)/.build | preflight
+	@echo "headway: installing what it needs at run time, and compiling native/ (a minute or two)"
+	@sh scripts/venv install $(VENV) --no-build-isolation --editable .
+	@touch $@
+
+$(VENV)/.dev: pyproject.toml scripts/requirements $(VENV)/.made | preflight
+	@echo "headway: installing the tools for tests and checks"
+	@$(BIN)/python scripts/requirements dev >$(VENV)/dev.txt
+	@sh scripts/venv install $(VENV) -r $(VENV)/dev.txt
+	@touch $@
