@@ -1,0 +1,59 @@
+"""What `make` runs, and in which order."""
+
+import os
+import subprocess
+
+import pytest
+
+from tests.packaging.project import ROOT
+
+
+def dry_run(*arguments: str) -> str:
+    """The commands that make would run, as if nothing were installed yet."""
+    # An outer make (these tests run under `make test`) must not pass its flags on.
+    env = {name: value for name, value in os.environ.items() if not name.startswith("MAKE")}
+    run = subprocess.run(
+        ["make", "-n", "VENV=no-such-venv", *arguments],
+        cwd=ROOT,
+        env=env,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    return run.stdout
+
+
+@pytest.mark.parametrize("target", ["serve", "test", "check", "bench"])
+def test_preflight_comes_first(target: str) -> None:
+    assert dry_run(target).startswith("sh scripts/preflight")
+
+
+@pytest.mark.parametrize("target", ["serve", "test", "check", "bench"])
+def test_the_native_module_is_built_before_use(target: str) -> None:
+    commands = dry_run(target)
+    assert "scripts/venv make no-such-venv" in commands
+    assert "scripts/venv install no-such-venv --no-build-isolation --editable ." in commands
+
+
+def test_the_checks_run_before_the_tests() -> None:
+    commands = dry_run("test")
+    order = ["ruff check .", "ruff format --check .", "bin/mypy", "bin/lint-imports", "-m pytest"]
+    places = [commands.index(command) for command in order]
+    assert places == sorted(places)
+
+
+def test_serve_needs_no_developers_tools() -> None:
+    assert "requirements dev" not in dry_run("serve")
+    assert "requirements dev" in dry_run("check")
+
+
+def test_serve_passes_model_and_options_on() -> None:
+    commands = dry_run("serve", "MODEL=tiny.gguf", "ARGS=--port 9000")
+    assert "bin/headway serve tiny.gguf --port 9000" in commands
+
+
+def test_ci_is_make_test_and_nothing_else() -> None:
+    lines = (ROOT / ".ci/run").read_text().splitlines()
+    commands = [line for line in lines if line and not line.startswith(("#", "set ", "cd "))]
+    assert commands == ["exec make test"]

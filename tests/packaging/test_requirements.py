@@ -1,0 +1,48 @@
+"""What is imported is declared, what is declared is explained, and nothing heavy is among it."""
+
+import ast
+import sys
+from importlib.metadata import packages_distributions
+
+import pytest
+
+from tests.packaging.project import ROOT, distribution, requirements
+
+# Imported by name only where the extra that brings it is installed.
+OPTIONAL = {"huggingface-hub"}
+
+
+def imported_distributions() -> set[str]:
+    """Distributions that headway/ imports, directly and anywhere in a file."""
+    modules: set[str] = set()
+    for path in (ROOT / "headway").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Import):
+                modules |= {alias.name.split(".")[0] for alias in node.names}
+            elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+                modules.add(node.module.split(".")[0])
+    owners = packages_distributions()
+    outside = modules - set(sys.stdlib_module_names) - {"headway"}
+    return {distribution(owners.get(module, [module])[0]) for module in outside}
+
+
+def test_every_import_is_declared() -> None:
+    declared = requirements()
+    assert imported_distributions() - declared["run"] - OPTIONAL == set()
+    assert declared["hub"] == OPTIONAL
+
+
+def test_tests_have_the_extras() -> None:
+    assert requirements()["hub"] <= requirements()["dev"]
+
+
+@pytest.mark.parametrize("heavy", ["torch", "transformers", "tensorflow", "jax", "onnxruntime"])
+def test_nothing_heavy_at_run_time(heavy: str) -> None:
+    assert heavy not in requirements()["run"] | imported_distributions()
+
+
+def test_every_dependency_is_explained() -> None:
+    text = (ROOT / "docs/dependencies.md").read_text()
+    declared = set().union(*requirements().values())
+    unexplained = {name for name in declared if f"| `{name}` |" not in text}
+    assert unexplained == set()
