@@ -4,6 +4,7 @@ It fails loudly where a plan breaks the contract or a chunk reads a cell that do
 it must, so a block handed away too early, a wrong copy or a stale cell never passes unnoticed.
 """
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -206,13 +207,17 @@ class ScriptedExecutor:
         self._device.write(chunk.blocks, start, cells[len(before) :])
         if not chunk.sample:
             return
-        if self.mishaps.nan_at.get(request) == len(sequence.output):
+        if self._is_nan(request, sequence):
             sequence.failed = True
             errors.append(RequestError(request, f"request {request}: logits are not numbers"))
             return
         drawn = draw(self.script, request, sequence, cells[: end * CELL_BYTES], masks.get(request))
         sequence.append(drawn.token)
         sampled.append(drawn)
+
+    def _is_nan(self, request: RequestId, sequence: SequenceState) -> bool:
+        biased = any(math.isnan(value) for _, value in sequence.spec.bias)
+        return biased or self.mishaps.nan_at.get(request) == len(sequence.output)
 
     def _report_stale(self, request: RequestId, cells: bytes, sequence: SequenceState) -> None:
         position = next(

@@ -10,6 +10,9 @@ from headway.core.types import BlockId, RequestId
 from headway.testing.cells import CELL_BYTES, chain_root, digest, extend_chain
 from headway.testing.rules import PlanFaultError
 
+STRONG_BIAS = 50.0
+"""A bias beyond this decides alone; a smaller one only changes what is drawn."""
+
 
 @dataclass(frozen=True, slots=True)
 class Script:
@@ -84,6 +87,7 @@ def draw(
     script: Script, request: RequestId, sequence: SequenceState, cells: bytes, mask: bytes | None
 ) -> Sampled:
     """The next token, a function of every cell read and of the request's sampling alone."""
+    spec = sequence.spec
     value = digest(cells, _sampling_key(sequence))
     listed = script.outputs.get(request, ())
     if len(sequence.output) < len(listed):
@@ -93,27 +97,31 @@ def draw(
     else:
         token = value % (script.vocab_size - 1)
         token += int(token >= script.eos_id)
-    if mask is not None:
-        token = _next_allowed(token, mask, script.vocab_size)
-    wanted = sequence.spec.logprobs
+    if mask is not None or spec.bias:
+        token = _next_allowed(script.vocab_size, token, spec, mask)
+    wanted = spec.logprobs
     return Sampled(request, token, _logprobs(script, cells, token, wanted) if wanted >= 0 else None)
 
 
 def _sampling_key(sequence: SequenceState) -> bytes:
     spec = sequence.spec
     parts: list[object] = [spec.bias, spec.penalties]
-    if spec.temperature > 0:
+    if spec.temperature > 0 and spec.truncation.top_k != 1:
         parts += [spec.seed, spec.choice, spec.temperature, spec.truncation, sequence.num_tokens]
     if spec.penalties != SamplingSpec().penalties:
         parts.append(sequence.output)
     return repr(parts).encode()
 
 
-def _next_allowed(token: int, mask: bytes, vocab_size: int) -> int:
+def _next_allowed(vocab_size: int, token: int, spec: SamplingSpec, mask: bytes | None) -> int:
+    """The first token from `token` on that neither the mask nor a large bias rules out."""
+    forced = {candidate for candidate, value in spec.bias if value > STRONG_BIAS}
+    banned = {candidate for candidate, value in spec.bias if value < -STRONG_BIAS}
     for candidate in chain(range(token, vocab_size), range(token)):
-        if mask[candidate // 8] >> candidate % 8 & 1:
+        allowed = mask is None or mask[candidate // 8] >> candidate % 8 & 1
+        if allowed and candidate not in banned and (not forced or candidate in forced):
             return candidate
-    raise PlanFaultError("a mask that allows no token")
+    raise PlanFaultError("no token is allowed")
 
 
 def _logprobs(script: Script, cells: bytes, token: int, top: int) -> TokenLogprobs:
