@@ -1,0 +1,84 @@
+// Arithmetic that is not a matrix product, in the one form that all instruction paths follow.
+// Functions are static for the reason given in layout.hpp.
+#pragma once
+
+#include <cmath>
+#include <limits>
+
+#include "layout.hpp"
+
+namespace headway {
+
+struct GroupScale {
+  float scale;
+  float inverse;  // 0: every quant of the group is 0
+};
+
+// From the bits of the largest magnitude of a group. A group that is not finite gets the scale NaN,
+// so that the outputs it touches are NaN rather than plausible; one too small for an inverse is 0.
+static inline GroupScale group_scale(uint32_t largest_bits) {
+  if (largest_bits >= 0x7F800000U) return {std::numeric_limits<float>::quiet_NaN(), 0.0F};
+  float largest;
+  std::memcpy(&largest, &largest_bits, 4);
+  if (largest < 1e-30F) return {0.0F, 0.0F};
+  return {largest / 127.0F, 127.0F / largest};
+}
+
+static inline void store_group(float scale, int32_t half0, int32_t half1, const QuantActs& out,
+                               int64_t token, int64_t g) {
+  const int64_t at = token * out.groups() + g;
+  out.scale[at] = scale;
+  out.sum[at] = scale * static_cast<float>(half0 + half1);
+  out.halves[2 * at] = static_cast<int16_t>(half0);
+  out.halves[2 * at + 1] = static_cast<int16_t>(half1);
+}
+
+static inline float rms_factor(float sum_of_squares, int64_t cols, float eps) {
+  return 1.0F / std::sqrt(sum_of_squares / static_cast<float>(cols) + eps);
+}
+
+// e^x = 2^n e^r with n = round(x / ln 2): ln 2 in two parts so that n * kLn2High is exact, and the
+// Taylor terms of e^r to the sixth power, highest first (relative error below 2e-7 for
+// |r| <= ln 2 / 2). Adding kRoundToInteger rounds to an integer and leaves it in the low bits.
+static constexpr float kExpLow = -87.0F;
+static constexpr float kExpHigh = 88.0F;
+static constexpr float kLog2E = 1.44269504F;
+static constexpr float kLn2High = 0.693359375F;
+static constexpr float kLn2Low = -2.12194440e-4F;
+static constexpr float kRoundToInteger = 12582912.0F;
+static constexpr int kExpTermCount = 7;
+static constexpr float kExpTerms[kExpTermCount] = {1.0F / 720, 1.0F / 120, 1.0F / 24, 1.0F / 6,
+                                                   0.5F,       1.0F,       1.0F};
+
+using Multiply = void (*)(const PackedMatrix&, const QuantActs&, Range tokens, Range panels,
+                          float* out, int64_t ld, Store);
+using SiluMul = void (*)(const float* gate, const float* up, const QuantActs&, int64_t token,
+                         Range groups);
+
+// Kernels::swiglu over a path's own functions: one group of outputs (four panels: gate, up, gate,
+// up) for a block of tokens at a time, so that gate and up never leave the L1 cache.
+static inline void swiglu_by_blocks(Multiply multiply, SiluMul silu_mul, const PackedMatrix& gate_up,
+                                    const QuantActs& acts, Range tokens, Range groups,
+                                    const QuantActs& out) {
+  constexpr int64_t kBlockTokens = 64;
+  constexpr int64_t kWidth = 4 * kPanel;
+  alignas(64) float products[kBlockTokens * kWidth];
+  alignas(64) float gate[kGroup];
+  alignas(64) float up[kGroup];
+  for (int64_t t = tokens.begin; t < tokens.end; t += kBlockTokens) {
+    const int64_t end = min_of(t + kBlockTokens, tokens.end);
+    for (int64_t g = groups.begin; g < groups.end; ++g) {
+      multiply(gate_up, acts, {t, end}, {4 * g, 4 * g + 4}, products, kWidth, Store::assign);
+      for (int64_t i = t; i < end; ++i) {
+        const float* row = products + (i - t) * kWidth;
+        std::memcpy(gate, row, sizeof(float) * kPanel);
+        std::memcpy(up, row + kPanel, sizeof(float) * kPanel);
+        std::memcpy(gate + kPanel, row + 2 * kPanel, sizeof(float) * kPanel);
+        std::memcpy(up + kPanel, row + 3 * kPanel, sizeof(float) * kPanel);
+        silu_mul(gate, up, out, i, {g, g + 1});
+      }
+    }
+  }
+}
+
+}  // namespace headway

@@ -1,0 +1,226 @@
+#include <cstdlib>
+#include <new>
+#include <stdexcept>
+#include <utility>
+
+#include "blocks.hpp"
+
+namespace headway {
+namespace {
+
+constexpr size_t kAlign = 64;
+
+std::shared_ptr<uint8_t> allocate(size_t bytes) {
+  // aligned_alloc wants whole multiples; one line more lets kernels prefetch past the end.
+  void* memory = std::aligned_alloc(kAlign, (bytes + kAlign - 1) / kAlign * kAlign + kAlign);
+  if (memory == nullptr) throw std::bad_alloc();
+  return std::shared_ptr<uint8_t>(static_cast<uint8_t*>(memory), [](uint8_t* p) { std::free(p); });
+}
+
+void put_low_nibbles(const uint8_t* q, int64_t column, uint8_t* quants) {
+  for (int k = 0; k < kGroup / 2; ++k) {
+    quants[k / 4 * 64 + column * 4 + k % 4] =
+        static_cast<uint8_t>((q[k] & 15) | (q[k + 16] & 15) << 4);
+  }
+}
+
+void put_high_bits(const uint8_t* q, int64_t column, uint8_t* quants) {
+  for (int k = 0; k < kGroup; ++k) {
+    uint8_t& byte = quants[k / 16 * 64 + column * 4 + k % 4];
+    byte = static_cast<uint8_t>(byte | (q[k] >> 4) << (k % 16 / 4 * 2));
+  }
+}
+
+void put_bytes(const uint8_t* q, int64_t column, uint8_t* quants) {
+  for (int k = 0; k < kGroup; ++k) quants[k / 4 * 64 + column * 4 + k % 4] = q[k];
+}
+
+void put_half(uint16_t half, int64_t column, uint8_t* run) {
+  std::memcpy(run + 2 * column, &half, 2);
+}
+
+// Writes group g of one row into its column of a panel that was zeroed.
+void put_group(WeightType type, const WeightGroup& group, int64_t g, int64_t groups, int64_t column,
+               uint8_t* panel) {
+  const PanelLayout layout = panel_layout(type);
+  const size_t count = static_cast<size_t>(groups);
+  const size_t index = static_cast<size_t>(g);
+  uint8_t* quants = panel + index * layout.quants;
+  uint8_t* scales = panel + count * layout.quants + index * layout.scales;
+  uint8_t* supers = panel + count * (layout.quants + layout.scales) + index / 8 * layout.supers;
+  if (type == WeightType::q8_0) {
+    put_bytes(group.q, column, quants);
+  } else {
+    put_low_nibbles(group.q, column, quants);
+  }
+  switch (type) {
+    case WeightType::q4_0:
+    case WeightType::q8_0:
+      put_half(group.d, column, scales);
+      break;
+    case WeightType::q4_1:
+      put_half(group.d, column, scales);
+      put_half(group.m, column, scales + 32);
+      break;
+    case WeightType::q4_k:
+      scales[column] = group.scale[0];
+      scales[16 + column] = group.scale[1];
+      put_half(group.d, column, supers);
+      put_half(group.m, column, supers + 32);
+      break;
+    case WeightType::q6_k:
+      put_high_bits(group.q, column, quants + 256);
+      std::memcpy(scales + 2 * column, group.scale, 2);
+      put_half(group.d, column, supers);
+      break;
+  }
+}
+
+uint16_t get_half(const uint8_t* run, int64_t column) {
+  uint16_t half;
+  std::memcpy(&half, run + 2 * column, 2);
+  return half;
+}
+
+// The inverse of put_group.
+WeightGroup get_group(WeightType type, const PanelView& view, int64_t g, int64_t column) {
+  const PanelLayout layout = panel_layout(type);
+  const size_t index = static_cast<size_t>(g);
+  const uint8_t* quants = view.quants + index * layout.quants;
+  const uint8_t* scales = view.scales + index * layout.scales;
+  const uint8_t* supers = view.supers + index / 8 * layout.supers;
+  WeightGroup group{};
+  for (int k = 0; k < kGroup; ++k) {
+    const size_t within = static_cast<size_t>(column * 4 + k % 4);
+    if (type == WeightType::q8_0) {
+      group.q[k] = quants[static_cast<size_t>(k / 4 * 64) + within];
+      continue;
+    }
+    const int nibble = quants[static_cast<size_t>(k % 16 / 4 * 64) + within] >> k / 16 * 4 & 15;
+    int high = 0;
+    if (type == WeightType::q6_k) {
+      high = quants[256 + static_cast<size_t>(k / 16 * 64) + within] >> (k % 16 / 4 * 2) & 3;
+    }
+    group.q[k] = static_cast<uint8_t>(nibble | high << 4);
+  }
+  const uint8_t* halves = is_k_quant(type) ? supers : scales;
+  group.d = get_half(halves, column);
+  if (type == WeightType::q4_1 || type == WeightType::q4_k) group.m = get_half(halves + 32, column);
+  if (type == WeightType::q4_k) {
+    group.scale[0] = scales[column];
+    group.scale[1] = scales[16 + column];
+  } else if (type == WeightType::q6_k) {
+    std::memcpy(group.scale, scales + 2 * column, 2);
+  }
+  return group;
+}
+
+void put_row(WeightType type, int64_t cols, const uint8_t* row, int64_t column, uint8_t* panel) {
+  const int64_t groups = cols / kGroup;
+  for (int64_t g = 0; g < groups; ++g) {
+    put_group(type, read_group(type, row, g), g, groups, column, panel);
+  }
+}
+
+// Packed position of a source row.
+int64_t position(const PackedHeader& header, int64_t row) {
+  if (header.interleaved == 0) return row;
+  const int64_t half = header.rows / 2;
+  const int64_t within = row % half;
+  return (2 * (within / kPanel) + row / half) * kPanel + within % kPanel;
+}
+
+PackedMatrix pack_sources(const PackedHeader& header, const std::vector<RowSource>& sources) {
+  const size_t bytes = packed_bytes(header);
+  const std::shared_ptr<uint8_t> buffer = allocate(bytes);
+  std::memset(buffer.get(), 0, bytes);
+  const size_t row_bytes = gguf_row_bytes(header.type, header.cols);
+  const size_t stride = panel_stride(header.type, header.cols);
+  int64_t row = 0;
+  for (const RowSource& source : sources) {
+    for (int64_t i = 0; i < source.rows; ++i, ++row) {
+      const int64_t at = position(header, row);
+      put_row(header.type, header.cols, source.bytes + static_cast<size_t>(i) * row_bytes,
+              at % kPanel, buffer.get() + static_cast<size_t>(at / kPanel) * stride);
+    }
+  }
+  return PackedMatrix(header, buffer.get(), buffer);
+}
+
+}  // namespace
+
+size_t packed_bytes(const PackedHeader& header) {
+  if (header.version != kPackedVersion) throw std::invalid_argument("packed by another version");
+  if (header.type > WeightType::q6_k) throw std::invalid_argument("unknown weight type");
+  gguf_row_bytes(header.type, header.cols);  // checks the columns
+  if (header.rows <= 0 || header.rows > INT64_C(1) << 32 || header.cols > INT64_C(1) << 24) {
+    throw std::invalid_argument("matrix shape out of range");
+  }
+  if (header.interleaved > 1 || (header.interleaved == 1 && header.rows % (2 * kGroup) != 0)) {
+    throw std::invalid_argument("interleaved matrices need a multiple of 32 rows each");
+  }
+  const size_t panels = static_cast<size_t>((header.rows + kPanel - 1) / kPanel);
+  return panels * panel_stride(header.type, header.cols);
+}
+
+PackedMatrix::PackedMatrix(const PackedHeader& header, const uint8_t* data,
+                           std::shared_ptr<const void> owner)
+    : header_(header), data_(data), owner_(std::move(owner)) {
+  packed_bytes(header);  // checks the header
+  panel_bytes_ = panel_stride(header.type, header.cols);
+  if (reinterpret_cast<uintptr_t>(data) % kAlign != 0) {
+    throw std::invalid_argument("packed weights must be aligned to 64 bytes");
+  }
+}
+
+PackedMatrix pack(WeightType type, int64_t cols, const std::vector<RowSource>& sources) {
+  int64_t rows = 0;
+  for (const RowSource& source : sources) rows += source.rows;
+  return pack_sources({kPackedVersion, type, 0, {0, 0}, rows, cols}, sources);
+}
+
+PackedMatrix pack(WeightType type, int64_t rows, int64_t cols, const uint8_t* bytes) {
+  return pack(type, cols, {{bytes, rows}});
+}
+
+PackedMatrix pack_interleaved(WeightType type, int64_t rows, int64_t cols, const uint8_t* gate,
+                              const uint8_t* up) {
+  return pack_sources({kPackedVersion, type, 1, {0, 0}, 2 * rows, cols}, {{gate, rows}, {up, rows}});
+}
+
+void dequantize_row(const PackedMatrix& matrix, int64_t row, float* out) {
+  const int64_t at = position(matrix.header(), row);
+  const PanelView view = panel_view(matrix.panel(at / kPanel), matrix.type(), matrix.groups());
+  for (int64_t g = 0; g < matrix.groups(); ++g) {
+    dequantize_group(matrix.type(), get_group(matrix.type(), view, g, at % kPanel), out + g * kGroup);
+  }
+}
+
+QuantBuffer::QuantBuffer(int64_t capacity) : capacity_(capacity) {
+  if (capacity <= 0) throw std::invalid_argument("activation buffer must not be empty");
+  const size_t values = static_cast<size_t>(capacity);
+  bytes_ = allocate(values + values / kGroup * 12 + 3 * kAlign);
+}
+
+QuantActs QuantBuffer::view(int64_t tokens, int64_t cols) const {
+  if (tokens <= 0 || cols <= 0 || cols % kGroup != 0 || tokens > capacity_ / cols) {
+    throw std::invalid_argument("activations do not fit their buffer");
+  }
+  const size_t values = static_cast<size_t>(tokens * cols);
+  const size_t groups = values / kGroup;
+  const auto aligned = [](size_t bytes) { return (bytes + kAlign - 1) / kAlign * kAlign; };
+  uint8_t* at = bytes_.get();
+  QuantActs acts;
+  acts.tokens = tokens;
+  acts.cols = cols;
+  acts.q = reinterpret_cast<int8_t*>(at);
+  at += aligned(values);
+  acts.scale = reinterpret_cast<float*>(at);
+  at += aligned(4 * groups);
+  acts.sum = reinterpret_cast<float*>(at);
+  at += aligned(4 * groups);
+  acts.halves = reinterpret_cast<int16_t*>(at);
+  return acts;
+}
+
+}  // namespace headway
