@@ -29,7 +29,7 @@ struct Activations {
   QuantActs view;
 
   Activations(int64_t tokens, int64_t cols)
-      : buffer(tokens * cols), view(buffer.view(tokens, cols)) {}
+      : buffer(tokens, cols), view(buffer.view(tokens, cols)) {}
 };
 
 void require(bool holds, const char* what) {
@@ -61,6 +61,20 @@ Array<T> copy(const T* from, int64_t rows, int64_t cols) {
   std::copy(from, from + count, data);
   const nb::capsule owner(data, [](void* p) noexcept { delete[] static_cast<T*>(p); });
   return Array<T>(data, {static_cast<size_t>(rows), static_cast<size_t>(cols)}, owner);
+}
+
+// [tokens, groups * width] from the group-major runs of the activations.
+template <typename T>
+Array<T> rows_of(const Activations& acts, const T* run, int64_t width) {
+  const QuantActs& view = acts.view;
+  std::vector<T> rows;
+  for (int64_t t = 0; t < view.tokens; ++t) {
+    for (int64_t g = 0; g < view.groups(); ++g) {
+      const T* from = run + view.at(t, g) * width;
+      rows.insert(rows.end(), from, from + width);
+    }
+  }
+  return copy(rows.data(), view.tokens, view.groups() * width);
 }
 
 Array<float> dequantize(WeightType type, int64_t cols, const Bytes& bytes) {
@@ -165,20 +179,10 @@ void bind_gemm(nb::module_& module) {
   // Copies, hence `move`: the default of properties would tie an array to two owners.
   const auto copies = nb::rv_policy::move;
   nb::class_<Activations>(module, "Activations")
-      .def_prop_ro(
-          "q", [](const Activations& a) { return copy(a.view.q, a.view.tokens, a.view.cols); }, copies)
-      .def_prop_ro(
-          "scale",
-          [](const Activations& a) { return copy(a.view.scale, a.view.tokens, a.view.groups()); },
-          copies)
-      .def_prop_ro(
-          "sum",
-          [](const Activations& a) { return copy(a.view.sum, a.view.tokens, a.view.groups()); },
-          copies)
-      .def_prop_ro(
-          "halves",
-          [](const Activations& a) { return copy(a.view.halves, a.view.tokens, 2 * a.view.groups()); },
-          copies);
+      .def_prop_ro("q", [](const Activations& a) { return rows_of(a, a.view.q, kGroup); }, copies)
+      .def_prop_ro("scale", [](const Activations& a) { return rows_of(a, a.view.scale, 1); }, copies)
+      .def_prop_ro("sum", [](const Activations& a) { return rows_of(a, a.view.sum, 1); }, copies)
+      .def_prop_ro("halves", [](const Activations& a) { return rows_of(a, a.view.halves, 2); }, copies);
   module.def("pack", &pack_stacked, nb::arg("type"), nb::arg("cols"), nb::arg("sources"));
   module.def("pack_interleaved", &pack_gate_up, nb::arg("type"), nb::arg("cols"), nb::arg("gate"),
              nb::arg("up"));
@@ -187,8 +191,10 @@ void bind_gemm(nb::module_& module) {
   module.def("rmsnorm", &rmsnorm, nb::arg("isa"), nb::arg("x"), nb::arg("weight"), nb::arg("eps"));
   module.def("silu_mul", &silu_mul, nb::arg("isa"), nb::arg("gate"), nb::arg("up"));
   module.def("gemm", &gemm, nb::arg("isa"), nb::arg("weights"), nb::arg("acts"), nb::arg("out"),
-             nb::arg("tokens"), nb::arg("panels"), nb::arg("add") = false);
-  module.def("swiglu", &swiglu, nb::arg("isa"), nb::arg("gate_up"), nb::arg("acts"));
+             nb::arg("tokens"), nb::arg("panels"), nb::arg("add") = false,
+             nb::call_guard<nb::gil_scoped_release>());
+  module.def("swiglu", &swiglu, nb::arg("isa"), nb::arg("gate_up"), nb::arg("acts"),
+             nb::call_guard<nb::gil_scoped_release>());
 }
 
 }  // namespace headway

@@ -26,9 +26,10 @@ static inline GroupScale group_scale(uint32_t largest_bits) {
 
 static inline void store_group(float scale, int32_t half0, int32_t half1, const QuantActs& out,
                                int64_t token, int64_t g) {
-  const int64_t at = token * out.groups() + g;
+  const int64_t at = out.at(token, g);
   out.scale[at] = scale;
   out.sum[at] = scale * static_cast<float>(half0 + half1);
+  out.negative[at] = -(half0 + half1);
   out.halves[2 * at] = static_cast<int16_t>(half0);
   out.halves[2 * at + 1] = static_cast<int16_t>(half1);
 }

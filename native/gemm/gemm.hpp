@@ -99,31 +99,39 @@ PackedMatrix pack_interleaved(WeightType type, int64_t rows, int64_t cols, const
 // of gate come before those of up) as floats: the same bits as dequantize_row of its GGUF bytes.
 void dequantize_row(const PackedMatrix& matrix, int64_t row, float* out);
 
-// Quantised activations; a view of buffers that someone else owns. With G = cols / 32:
-//   q     [tokens, cols]   int8 in -127..127
-//   scale [tokens, G]      largest magnitude of the group / 127; NaN if the group is not finite
-//   sum   [tokens, G]      scale * (sum of q over the group), one rounding
-//   halves [tokens, 2 G]   integer sums of q over the two halves of the group
+// Quantised activations; a view of buffers that someone else owns. Group-major, so that the tokens of
+// a tile lie side by side: with G = cols / 32 and S = stride >= tokens,
+//   q        [G, S, 32]  int8 in -127..127
+//   scale    [G, S]      largest magnitude of the group / 127; NaN if the group is not finite
+//   sum      [G, S]      scale * (sum of q over the group), one rounding
+//   negative [G, S]      -(sum of q over the group)
+//   halves   [G, S, 2]   sums of q over the two halves of the group
 struct QuantActs {
   int64_t tokens = 0;
   int64_t cols = 0;
+  int64_t stride = 0;
   int8_t* q = nullptr;
   float* scale = nullptr;
   float* sum = nullptr;
+  int32_t* negative = nullptr;
   int16_t* halves = nullptr;
 
   int64_t groups() const { return cols / kGroup; }
+  // Index of a group in scale, sum and negative; times 32 in q, times 2 in halves.
+  int64_t at(int64_t token, int64_t group) const { return group * stride + token; }
 };
 
-// Owns room for quantised activations of up to `capacity` = tokens * cols values.
+// Owns room for quantised activations.
 class QuantBuffer {
  public:
-  explicit QuantBuffer(int64_t capacity);
-  // A view for this shape; tokens * cols must be within the capacity. Throws std::invalid_argument.
+  QuantBuffer(int64_t max_tokens, int64_t max_cols);
+  // A view for this shape, each extent at most its maximum; a new view invalidates what older ones
+  // hold. Throws std::invalid_argument.
   QuantActs view(int64_t tokens, int64_t cols) const;
 
  private:
-  int64_t capacity_;
+  int64_t max_tokens_;
+  int64_t max_cols_;
   std::shared_ptr<uint8_t> bytes_;
 };
 

@@ -89,9 +89,9 @@ void dot_halves(const UnpackedGroup& group, const int8_t* a, int32_t (&dot)[2][k
 template <WeightType kType>
 void accumulate(const UnpackedGroup& group, const QuantActs& acts, int64_t token, int64_t g,
                 float* acc) {
-  const int64_t at = token * acts.groups() + g;
+  const int64_t at = acts.at(token, g);
   int32_t dot[2][kColumns];
-  dot_halves(group, acts.q + token * acts.cols + g * kGroup, dot);
+  dot_halves(group, acts.q + at * kGroup, dot);
   for (int c = 0; c < kColumns; ++c) {
     int32_t total = dot[0][c] + dot[1][c];
     if constexpr (kType == WeightType::q6_k) {
@@ -164,7 +164,7 @@ void quantize_group(const float* x, const QuantActs& out, int64_t token, int64_t
   }
   const GroupScale scale = group_scale(largest);
   int32_t halves[2] = {0, 0};
-  int8_t* q = out.q + token * out.cols + g * kGroup;
+  int8_t* q = out.q + out.at(token, g) * kGroup;
   for (int k = 0; k < kGroup; ++k) {
     q[k] = scale.inverse == 0.0F ? int8_t{0}
                                  : static_cast<int8_t>(std::lrintf(x[k] * scale.inverse));

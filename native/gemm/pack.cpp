@@ -1,21 +1,11 @@
-#include <cstdlib>
-#include <new>
 #include <stdexcept>
 #include <utility>
 
+#include "aligned.hpp"
 #include "blocks.hpp"
 
 namespace headway {
 namespace {
-
-constexpr size_t kAlign = 64;
-
-std::shared_ptr<uint8_t> allocate(size_t bytes) {
-  // aligned_alloc wants whole multiples; one line more lets kernels prefetch past the end.
-  void* memory = std::aligned_alloc(kAlign, (bytes + kAlign - 1) / kAlign * kAlign + kAlign);
-  if (memory == nullptr) throw std::bad_alloc();
-  return std::shared_ptr<uint8_t>(static_cast<uint8_t*>(memory), [](uint8_t* p) { std::free(p); });
-}
 
 void put_low_nibbles(const uint8_t* q, int64_t column, uint8_t* quants) {
   for (int k = 0; k < kGroup / 2; ++k) {
@@ -132,7 +122,7 @@ int64_t position(const PackedHeader& header, int64_t row) {
 
 PackedMatrix pack_sources(const PackedHeader& header, const std::vector<RowSource>& sources) {
   const size_t bytes = packed_bytes(header);
-  const std::shared_ptr<uint8_t> buffer = allocate(bytes);
+  const std::shared_ptr<uint8_t> buffer = allocate_aligned(bytes);
   std::memset(buffer.get(), 0, bytes);
   const size_t row_bytes = gguf_row_bytes(header.type, header.cols);
   const size_t stride = panel_stride(header.type, header.cols);
@@ -194,33 +184,6 @@ void dequantize_row(const PackedMatrix& matrix, int64_t row, float* out) {
   for (int64_t g = 0; g < matrix.groups(); ++g) {
     dequantize_group(matrix.type(), get_group(matrix.type(), view, g, at % kPanel), out + g * kGroup);
   }
-}
-
-QuantBuffer::QuantBuffer(int64_t capacity) : capacity_(capacity) {
-  if (capacity <= 0) throw std::invalid_argument("activation buffer must not be empty");
-  const size_t values = static_cast<size_t>(capacity);
-  bytes_ = allocate(values + values / kGroup * 12 + 3 * kAlign);
-}
-
-QuantActs QuantBuffer::view(int64_t tokens, int64_t cols) const {
-  if (tokens <= 0 || cols <= 0 || cols % kGroup != 0 || tokens > capacity_ / cols) {
-    throw std::invalid_argument("activations do not fit their buffer");
-  }
-  const size_t values = static_cast<size_t>(tokens * cols);
-  const size_t groups = values / kGroup;
-  const auto aligned = [](size_t bytes) { return (bytes + kAlign - 1) / kAlign * kAlign; };
-  uint8_t* at = bytes_.get();
-  QuantActs acts;
-  acts.tokens = tokens;
-  acts.cols = cols;
-  acts.q = reinterpret_cast<int8_t*>(at);
-  at += aligned(values);
-  acts.scale = reinterpret_cast<float*>(at);
-  at += aligned(4 * groups);
-  acts.sum = reinterpret_cast<float*>(at);
-  at += aligned(4 * groups);
-  acts.halves = reinterpret_cast<int16_t*>(at);
-  return acts;
 }
 
 }  // namespace headway
