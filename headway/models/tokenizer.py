@@ -1,0 +1,235 @@
+"""Text to token ids and back.
+
+Encoding is the `tokenizers` library's. Decoding is our own: a token stands for bytes, a text for
+the concatenation of its tokens' bytes read as UTF-8. So what a stream has emitted is at every
+moment a prefix of what `decode` gives for all tokens, and log probabilities can name the bytes.
+An answer continues a prompt, so the space that SentencePiece puts before a text is not removed.
+"""
+
+import codecs
+import json
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from functools import partial
+from pathlib import Path
+from typing import TypeVar
+
+import tokenizers
+
+from headway.errors import InvalidRequestError, ModelError
+
+_Made = TypeVar("_Made")
+
+_MAX_JSON_BYTES = 1 << 27
+
+
+class Spelling(Enum):
+    """How a vocabulary writes bytes.
+
+    BYTE_LEVEL: each byte is one printable character (GPT-2).
+    SENTENCEPIECE: text with U+2581 for a space, and <0xAB> for single bytes.
+    """
+
+    BYTE_LEVEL = "byte level"
+    SENTENCEPIECE = "sentencepiece"
+
+
+@dataclass(frozen=True, slots=True)
+class SpecialIds:
+    """Ids with a meaning, None where a model has none. `stop` end an answer."""
+
+    bos: int | None = None
+    eos: int | None = None
+    stop: frozenset[int] = frozenset()
+
+
+class Tokenizer:
+    """A model's vocabulary. Immutable; all methods may be called from any thread."""
+
+    def __init__(
+        self,
+        core: tokenizers.Tokenizer,
+        spelling: Spelling,
+        special: SpecialIds,
+        vocab_size: int,
+    ) -> None:
+        self.special = special
+        self.vocab_size = vocab_size
+        """One more than the largest id; a model's embedding may have more rows."""
+        self._core = core
+        self._literal: tokenizers.Tokenizer | None = None
+        self._added = core.get_added_tokens_decoder()
+        self._to_bytes = _SPELLERS[spelling]
+        self._bytes: dict[int, bytes] = {}
+
+    def encode(self, text: str, add_special: bool, parse_special: bool = True) -> list[int]:
+        """Token ids of `text`.
+
+        add_special: put beginning of sequence first, if the model is used so.
+        parse_special: read the names of control tokens, as a chat template writes them, as these
+            tokens; otherwise they are plain text.
+        Raises InvalidRequestError for text that is not valid Unicode.
+        """
+        core = self._core if parse_special else self._plain()
+        try:
+            ids: list[int] = core.encode(text, add_special_tokens=add_special).ids
+        except UnicodeEncodeError as e:
+            raise InvalidRequestError("the text holds half of a surrogate pair") from e
+        return ids
+
+    def decode(self, ids: Iterable[int], skip_special: bool = True) -> str:
+        """The text of `ids`; bytes that are not UTF-8 become U+FFFD."""
+        skip = self.is_special if skip_special else None
+        data = b"".join(self.token_bytes(i) for i in ids if not (skip and skip(i)))
+        return data.decode("utf-8", "replace")
+
+    def token_bytes(self, token: int) -> bytes:
+        """The bytes a token stands for, a control token's being its name; b"" for an id that the
+        vocabulary leaves out."""
+        known = self._bytes.get(token)
+        if known is None:
+            known = self._bytes[token] = self._spell(token)
+        return known
+
+    def token_text(self, token: int) -> str:
+        """`token_bytes` as text; half characters become U+FFFD."""
+        return self.token_bytes(token).decode("utf-8", "replace")
+
+    def is_special(self, token: int) -> bool:
+        """Whether a token is for control and has no place in a text."""
+        added = self._added.get(token)
+        return added is not None and added.special
+
+    def token_id(self, name: str) -> int | None:
+        """The id of a token by its name in the vocabulary."""
+        found: int | None = self._core.token_to_id(name)
+        return found
+
+    def stream(self, skip_special: bool = True) -> "StreamDecoder":
+        """A decoder for tokens that come one by one."""
+        return StreamDecoder(self, skip_special)
+
+    def _spell(self, token: int) -> bytes:
+        if token < 0 or token >= 1 << 32:
+            return b""
+        added = self._added.get(token)
+        if added is not None:
+            content: str = added.content
+            return content.encode()
+        piece: str | None = self._core.id_to_token(token)
+        return b"" if piece is None else self._to_bytes(piece)
+
+    def _plain(self) -> tokenizers.Tokenizer:
+        # A copy, because whether names are read is a switch on the whole object.
+        if self._literal is None:
+            literal = tokenizers.Tokenizer.from_str(self._core.to_str())
+            literal.encode_special_tokens = True
+            self._literal = literal
+        return self._literal
+
+
+class StreamDecoder:
+    """Text of tokens as they come. The pieces put together equal `Tokenizer.decode` of all."""
+
+    def __init__(self, tokenizer: Tokenizer, skip_special: bool) -> None:
+        self._tokenizer = tokenizer
+        self._skip_special = skip_special
+        self._utf8 = codecs.getincrementaldecoder("utf-8")("replace")
+
+    def push(self, token: int) -> str:
+        """New text, whole characters only; may be empty."""
+        if self._skip_special and self._tokenizer.is_special(token):
+            return ""
+        return self._utf8.decode(self._tokenizer.token_bytes(token))
+
+    def flush(self) -> str:
+        """What is held back at the end: U+FFFD for half a character, or nothing."""
+        return self._utf8.decode(b"", final=True)
+
+
+def load_tokenizer_json(path: Path, special: Sequence[str], bos: str | None) -> Tokenizer:
+    """A Hugging Face `tokenizer.json`: byte-level or SentencePiece BPE.
+
+    special: names of the tokens that end an answer, the first being end of sequence.
+    Raises ModelError for other kinds, by name, and for files that can't be read.
+    """
+    try:
+        if path.stat().st_size > _MAX_JSON_BYTES:
+            raise ModelError(f"{path}: larger than any tokenizer")
+        text = path.read_text("utf-8")
+        spelling = _spelling(json.loads(text))
+    except (OSError, ValueError, RecursionError) as e:
+        raise ModelError(f"{path}: can't be read: {e}") from e
+    except ModelError as e:
+        raise ModelError(f"{path}: {e}") from e
+    core = guarded(partial(tokenizers.Tokenizer.from_str, text), str(path))
+    core.no_truncation()
+    core.no_padding()
+    stop = [i for i in map(core.token_to_id, special) if i is not None]
+    ids = SpecialIds(
+        bos=core.token_to_id(bos) if bos else None,
+        eos=stop[0] if stop else None,
+        stop=frozenset(stop),
+    )
+    vocab_size = 1 + max(core.get_vocab(with_added_tokens=True).values(), default=-1)
+    return Tokenizer(core, spelling, ids, vocab_size)
+
+
+def guarded(make: Callable[[], _Made], what: str) -> _Made:
+    """The result of `make`, a constructor of the `tokenizers` library; its every failure on bad
+    tables becomes a ModelError. It panics on some, which is no `Exception` in Python."""
+    try:
+        return make()
+    except (KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException as e:
+        reason = " ".join(str(e).split())[:200]
+        raise ModelError(f"{what}: {reason}") from e
+
+
+def _spelling(tree: object) -> Spelling:
+    """How a tokenizer.json spells bytes, from its model and its decoder."""
+    if not isinstance(tree, dict):
+        raise ModelError("not a tokenizer")
+    model, decoder = tree.get("model"), tree.get("decoder")
+    kind = model.get("type", "BPE") if isinstance(model, dict) else None
+    if kind != "BPE":
+        raise ModelError(f"tokenizer model {str(kind)[:64]!r} is not supported (BPE is)")
+    steps = decoder.get("decoders", [decoder]) if isinstance(decoder, dict) else []
+    kinds = {step.get("type") for step in steps if isinstance(step, dict)}
+    if "ByteLevel" in kinds:
+        return Spelling.BYTE_LEVEL
+    if kinds & {"ByteFallback", "Metaspace"}:
+        return Spelling.SENTENCEPIECE
+    raise ModelError(f"tokenizer decoder {str(sorted(map(str, kinds)))[:128]} is not supported")
+
+
+def byte_alphabet() -> dict[str, int]:
+    """GPT-2's printable character for each byte: itself where it prints, else 256, 257, …"""
+    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    alphabet = {chr(byte): byte for byte in printable}
+    others = (byte for byte in range(256) if byte not in set(printable))
+    return alphabet | {chr(256 + i): byte for i, byte in enumerate(others)}
+
+
+_ALPHABET = byte_alphabet()
+
+
+def _byte_level(piece: str) -> bytes:
+    try:
+        return bytes([_ALPHABET[char] for char in piece])
+    except KeyError:
+        return piece.encode()
+
+
+def _sentencepiece(piece: str) -> bytes:
+    if len(piece) == 6 and piece.startswith("<0x") and piece.endswith(">"):
+        try:
+            return bytes([int(piece[3:5], 16)])
+        except ValueError:
+            pass
+    return piece.replace("\u2581", " ").encode()
+
+
+_SPELLERS = {Spelling.BYTE_LEVEL: _byte_level, Spelling.SENTENCEPIECE: _sentencepiece}
