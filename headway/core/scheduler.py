@@ -1,46 +1,116 @@
 """The scheduler: every iteration, which sequences hold blocks, and which of them compute."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
-from headway.core.plan import Capacity, StepFailure, StepPlan, StepResult
-from headway.core.request import Committed, Request, Snapshot, Verdict
-from headway.core.types import Lane, RequestId
-
-
-@dataclass(frozen=True, slots=True)
-class Targets:
-    """Latency targets in seconds; 0 = derived from measured realtime-only decode steps."""
-
-    itl_s: float = 0.0
-    ttft_s: float = 0.0
-
-
-@dataclass(frozen=True, slots=True)
-class SchedulerConfig:
-    """Knobs of the scheduling rules."""
-
-    policy: str = "tiered"
-    targets: Targets = Targets()
+from headway.core.blocks import root_digest
+from headway.core.budget import FloorCredit
+from headway.core.config import SchedulerConfig
+from headway.core.outcome import apply_failure, apply_result
+from headway.core.plan import Capacity, Open, StepFailure, StepPlan, StepResult
+from headway.core.request import (
+    ClassCounts,
+    Committed,
+    Request,
+    Snapshot,
+    Verdict,
+)
+from headway.core.residency import Residency
+from headway.core.sequence import Sequence, blocks_for
+from headway.core.stepping import Stepping
+from headway.core.types import FinishReason, Lane, RequestId, ServiceClass, State
+from headway.core.under_way import UnderWay
+from headway.core.world import Log, World
+from headway.errors import ConfigError, NeverFitsError
 
 
 class Scheduler:
     """Owns every request and every KV block. Not thread-safe: one thread calls it."""
 
     def __init__(self, capacity: Capacity, config: SchedulerConfig) -> None:
-        raise NotImplementedError
+        """Raises ConfigError if the executor's capacity can't work."""
+        if capacity.kv_blocks < 1 or capacity.block_size < 1 or capacity.max_seqs < 1:
+            raise ConfigError("at least one KV block, one token a block and one seat are needed")
+        if capacity.max_step_tokens < capacity.max_seqs + capacity.block_size:
+            raise ConfigError(
+                f"max step tokens {capacity.max_step_tokens} must be at least the seats plus a "
+                f"block: {capacity.max_seqs + capacity.block_size}"
+            )
+        self._world = World(capacity, config)
+        self._credit = FloorCredit(config.floor_share, 2 * capacity.block_size)
+        self._under_way: UnderWay | None = None
+        self._arrivals = 0
+        self._headroom_blocks = 0
 
     def add(self, request: Request) -> None:
-        """Queue a request. Raises NeverFitsError if its prompt can never be admitted."""
-        raise NotImplementedError
+        """Queue a request.
+
+        Raises NeverFitsError if its prompt can never be admitted, ValueError if the id is taken.
+        """
+        world, size = self._world, self._world.capacity.block_size
+        if request.id in world.live:
+            raise ValueError(f"request {request.id} is already known")
+        need = blocks_for(len(request.prompt) + 1, size)
+        if need > world.capacity.kv_blocks or len(request.prompt) >= world.capacity.max_model_len:
+            raise NeverFitsError(
+                f"a prompt of {len(request.prompt)} tokens can't be served: the longest is "
+                f"{self.max_prompt_tokens}",
+                "prompt",
+            )
+        self._arrivals += 1
+        sequence = Sequence(
+            request=request,
+            number=self._arrivals,
+            tokens=list(request.prompt),
+            root=root_digest(world.config.model_key, request.tenant),
+            block_size=size,
+            progress_s=request.arrival_s,
+        )
+        world.live[request.id] = sequence
+        leader = world.live.get(request.group) if request.group is not None else None
+        if leader is None or leader is sequence or leader.computed_high >= len(request.prompt):
+            world.queue(sequence)
+        else:
+            world.hold(sequence, leader.id)
+
+    @property
+    def max_prompt_tokens(self) -> int:
+        """Longest prompt that is accepted."""
+        capacity = self._world.capacity
+        return min(capacity.kv_blocks * capacity.block_size, capacity.max_model_len) - 1
 
     def abort(self, request: RequestId) -> None:
         """End a request at the next plan or commit; unknown or finished ids are ignored."""
-        raise NotImplementedError
+        sequence = self._world.live.get(request)
+        if sequence is not None:
+            sequence.aborted = True
 
     def plan(self, lane: Lane, now: float) -> StepPlan:
-        """Decide the lane's next step; may be empty. Every plan is committed, empty ones too."""
-        raise NotImplementedError
+        """Decide the lane's next step; may be empty. Every plan is committed, empty ones too.
+
+        Raises RuntimeError if the previous plan was not committed.
+        """
+        if lane is not Lane.UNIFIED:
+            raise ConfigError(f"lane {lane.name.lower()} is not supported")
+        if self._under_way is not None:
+            raise RuntimeError("the previous plan is not committed yet")
+        world = self._world
+        world.step += 1
+        self._end_due(now)
+        if any(s.service_class is ServiceClass.REALTIME for s in world.live.values()):
+            world.realtime_seen_s = now
+        residency = Residency(world, now)
+        residency.promote()
+        stepping = Stepping(world, residency, self._credit, now)
+        for service_class in ServiceClass:
+            stepping.decode_rows(service_class)
+            residency.admit(service_class)
+            if service_class is ServiceClass.REALTIME:
+                stepping.note_realtime()
+            stepping.prefill(service_class)
+        stepping.floor()
+        self._headroom_blocks = residency.headroom_blocks(ServiceClass.BATCH)
+        self._under_way = UnderWay.of(world, residency, stepping)
+        return self._as_plan(lane, residency, stepping)
 
     def commit(
         self,
@@ -50,8 +120,68 @@ class Scheduler:
         now: float,
     ) -> Committed:
         """Apply a plan's outcome and report all that changed since the last commit."""
-        raise NotImplementedError
+        world, under_way = self._world, self._under_way
+        if under_way is None or plan.step != world.step:
+            raise RuntimeError(f"plan {plan.step} is not under way")
+        self._under_way = None
+        for chunk in plan.chunks:
+            world.live[chunk.request].in_flight = False
+        if isinstance(outcome, StepFailure):
+            apply_failure(world, plan, under_way, outcome)
+        else:
+            apply_result(world, plan, under_way, outcome, verdicts, now)
+            if under_way.lower_wanted and not outcome.interrupted:
+                self._credit.settle(under_way.tokens, under_way.lower_tokens)
+        self._end_due(now)
+        log, world.log = world.log, Log()
+        return Committed(
+            tuple(log.emitted), tuple(log.finished), tuple(log.admitted), tuple(log.preempted)
+        )
 
     def snapshot(self) -> Snapshot:
         """An immutable picture of the state now."""
-        raise NotImplementedError
+        world = self._world
+        counts = {c: [0, 0, 0, 0] for c in ServiceClass}
+        for sequence in world.live.values():
+            place = {State.WAITING: 0, State.RUNNING: 1, State.SWAPPED: 3}[sequence.state]
+            paused = place == 1 and not sequence.in_last_step
+            counts[sequence.service_class][2 if paused else place] += 1
+        return Snapshot(
+            step=world.step,
+            device=world.device.counts(),
+            host=world.host.counts(),
+            classes={c: ClassCounts(*n) for c, n in counts.items()},
+            headroom_blocks=self._headroom_blocks,
+            promoted=len(world.promoted()),
+        )
+
+    def _end_due(self, now: float) -> None:
+        """End aborted requests and those past their deadline, unless they are in a step."""
+        for sequence in list(self._world.live.values()):
+            if sequence.in_flight:
+                continue
+            if sequence.aborted:
+                self._world.leave(sequence, FinishReason.ABORT)
+            elif now >= sequence.request.limits.deadline_s:
+                self._world.leave(sequence, FinishReason.DEADLINE, "the deadline has passed")
+
+    def _as_plan(self, lane: Lane, residency: Residency, stepping: Stepping) -> StepPlan:
+        world = self._world
+        chunks = stepping.chunks()
+        opens = []
+        for chunk in chunks:
+            sequence = world.live[chunk.request]
+            if not sequence.opened:
+                sequence.opened = True
+                request = sequence.request
+                opens.append(Open(request.id, request.prompt, request.sampling))
+        closes, world.closes = tuple(world.closes), []
+        return StepPlan(
+            step=world.step,
+            lane=lane,
+            opens=tuple(opens),
+            closes=closes,
+            swap_out=tuple(residency.swap_out),
+            swap_in=tuple(residency.swap_in),
+            chunks=chunks,
+        )

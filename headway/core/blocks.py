@@ -1,0 +1,147 @@
+"""KV blocks of both tiers: who holds them, and which full blocks can be found again.
+
+Every block of a tier is in one of three states, and free + used + cached = total always:
+
+    free     holds nothing anyone may read
+    used     referenced by at least one sequence (or reserved for a copy)
+    cached   referenced by nobody, its contents known by digest: prefix cache, evictable
+"""
+
+from array import array
+from collections import OrderedDict
+from collections.abc import Iterable, Sequence
+from hashlib import blake2b
+
+from headway.core.request import TierCounts
+from headway.core.types import BlockId
+
+_DIGEST_BYTES = 16
+
+
+def chain_digest(parent: bytes, tokens: Sequence[int]) -> bytes:
+    """Digest of a full block: its tokens and, through `parent`, everything before them."""
+    return blake2b(parent + array("I", tokens).tobytes(), digest_size=_DIGEST_BYTES).digest()
+
+
+def root_digest(model_key: bytes, tenant: str) -> bytes:
+    """Start of a chain: prefixes are shared within one model, KV type and tenant only."""
+    tenant_bytes = tenant.encode()
+    return blake2b(
+        len(model_key).to_bytes(4, "little") + model_key + tenant_bytes, digest_size=_DIGEST_BYTES
+    ).digest()
+
+
+class BlockPool:
+    """Reference-counted blocks of one tier, with the prefix index over those that are full.
+
+    Blocks without references whose digest is known stay findable until they are evicted, least
+    recently released first.
+    """
+
+    def __init__(self, total: int) -> None:
+        """A pool of `total` free blocks."""
+        self.total = total
+        self._free: list[BlockId] = [BlockId(i) for i in range(total - 1, -1, -1)]
+        self._refs: list[int] = [0] * total
+        self._cached: OrderedDict[BlockId, None] = OrderedDict()
+        self._digests: dict[BlockId, bytes] = {}
+        self._contents: dict[BlockId, tuple[int, ...]] = {}
+        self._index: dict[bytes, BlockId] = {}
+
+    @property
+    def available(self) -> int:
+        """Blocks that `allocate` can give: free ones and evictable prefix cache."""
+        return len(self._free) + len(self._cached)
+
+    def counts(self) -> TierCounts:
+        """Blocks by state."""
+        free, cached = len(self._free), len(self._cached)
+        return TierCounts(free, self.total - free - cached, cached, self.total)
+
+    def references(self, block: BlockId) -> int:
+        """How many sequences hold the block."""
+        return self._refs[block]
+
+    def allocate(self, count: int) -> list[BlockId]:
+        """Take `count` blocks with one reference each, evicting prefix cache where needed.
+
+        Raises RuntimeError if fewer are available; nothing is taken then.
+        """
+        if count > self.available:
+            raise RuntimeError(f"{count} blocks wanted, {self.available} available")
+        taken: list[BlockId] = []
+        for _ in range(count):
+            block = self._free.pop() if self._free else self._evict()
+            self._refs[block] = 1
+            taken.append(block)
+        return taken
+
+    def acquire(self, blocks: Iterable[BlockId]) -> None:
+        """Add a reference to blocks found with `match`."""
+        for block in blocks:
+            self._refs[block] += 1
+            self._cached.pop(block, None)
+
+    def release(self, blocks: Sequence[BlockId]) -> None:
+        """Drop a reference to each; the last one frees the block, or leaves it as prefix cache.
+
+        The tail goes first, so that it is evicted before what it depends on.
+        """
+        for block in reversed(blocks):
+            refs = self._refs[block] - 1
+            if refs < 0:
+                raise RuntimeError(f"block {block} released once too often")
+            self._refs[block] = refs
+            if refs:
+                continue
+            if block in self._digests:
+                self._cached[block] = None
+            else:
+                self._free.append(block)
+
+    def publish(self, block: BlockId, digest: bytes, tokens: Sequence[int]) -> None:
+        """Make a full, computed block findable. The first block with a digest keeps it."""
+        if digest in self._index or block in self._digests:
+            return
+        self._index[digest] = block
+        self._digests[block] = digest
+        self._contents[block] = tuple(tokens)
+
+    def match(self, digests: Sequence[bytes], tokens: Sequence[int], size: int) -> list[BlockId]:
+        """The longest run of findable blocks for a sequence's leading digests, tokens compared."""
+        found: list[BlockId] = []
+        for i, digest in enumerate(digests):
+            block = self._index.get(digest)
+            if block is None or self._contents[block] != tuple(tokens[i * size : (i + 1) * size]):
+                break
+            found.append(block)
+        return found
+
+    def evictable(self, blocks: Iterable[BlockId]) -> int:
+        """How many of the blocks are held by nobody (and would leave the cache if acquired)."""
+        return sum(1 for block in blocks if not self._refs[block])
+
+    def check(self, held: Iterable[BlockId]) -> None:
+        """Raise RuntimeError unless the references are exactly those of `held` and the states
+        are consistent. For tests and debug runs."""
+        refs = [0] * self.total
+        for block in held:
+            refs[block] += 1
+        if refs != self._refs:
+            wrong = [i for i in range(self.total) if refs[i] != self._refs[i]]
+            raise RuntimeError(f"reference counts differ from holders at blocks {wrong[:8]}")
+        idle = {i for i in range(self.total) if not refs[i]}
+        if set(self._free) | set(self._cached) != idle or set(self._free) & set(self._cached):
+            raise RuntimeError("a block is in no state, or in two")
+        if len(self._free) != len(set(self._free)):
+            raise RuntimeError("a block is free twice")
+        if {self._index[d]: d for d in self._index} != self._digests:
+            raise RuntimeError("prefix index and digests differ")
+        if not set(self._cached) <= set(self._digests):
+            raise RuntimeError("a cached block has no digest")
+
+    def _evict(self) -> BlockId:
+        block, _ = self._cached.popitem(last=False)
+        del self._index[self._digests.pop(block)]
+        del self._contents[block]
+        return block

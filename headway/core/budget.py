@@ -1,0 +1,85 @@
+"""What one step may hold: tokens, and time under the latency targets; and the floor credit."""
+
+from dataclasses import dataclass
+
+from headway.core.step_model import StepLoad, StepModel
+
+_ITL_FACTOR = 1.5
+_TTFT_LEAST_S = 0.2
+_TTFT_STEPS = 8
+_MAX_STEP_SHARE = 0.25
+
+
+@dataclass(frozen=True, slots=True)
+class Targets:
+    """Latency targets of the realtime class in seconds; 0 = derived from measured steps.
+
+    itl_s: default 1.5 x the realtime-only decode step.
+    ttft_s: default 0.2 s or 8 realtime-only decode steps, whichever is longer.
+    """
+
+    itl_s: float = 0.0
+    ttft_s: float = 0.0
+
+    def itl(self, realtime_step_s: float) -> float:
+        """Target for the time between tokens, given the realtime-only decode step."""
+        return self.itl_s or _ITL_FACTOR * realtime_step_s
+
+    def max_step(self, realtime_step_s: float) -> float:
+        """Longest step while realtime is about: a quarter of the TTFT target."""
+        ttft_s = self.ttft_s or max(_TTFT_LEAST_S, _TTFT_STEPS * realtime_step_s)
+        return _MAX_STEP_SHARE * ttft_s
+
+
+class StepBudget:
+    """Fills one step: what was put in, and whether more fits. Lives for one plan."""
+
+    def __init__(self, model: StepModel, max_tokens: int, limit_s: float) -> None:
+        """`limit_s` binds what is asked with `fits`; what must run is put in with `take`."""
+        self._model = model
+        self._limit_s = limit_s
+        self.load = StepLoad()
+        self.tokens_left = max_tokens
+
+    def fits_row(self, context: int) -> bool:
+        """Whether one more decode row keeps the step within its limits."""
+        if self.tokens_left < 1:
+            return False
+        grown = self.load.plus(1, context, decoding=True)
+        return self._model.predict(grown) <= self._limit_s
+
+    def chunk_room(self, context: int) -> int:
+        """Most prefill tokens at `context` that keep the step within its limits."""
+        room = self._model.prefill_room(self.load, context, self._limit_s)
+        return max(min(room, self.tokens_left), 0)
+
+    def take(self, tokens: int, context: int, decoding: bool) -> None:
+        """Put a chunk in."""
+        self.load = self.load.plus(tokens, context, decoding)
+        self.tokens_left -= tokens
+
+
+class FloorCredit:
+    """Tokens that lower classes may compute whatever the targets say: `share` of all tokens.
+
+    In every step in which a lower-class resident had tokens to compute the credit grows by share x
+    tokens of the step and shrinks by what the lower classes computed, not below 0. Since it is
+    spent as soon as it covers a row or a chunk, over any window
+    served >= share x tokens - one chunk.
+    """
+
+    def __init__(self, share: float, most_tokens: int) -> None:
+        """`most_tokens`: credit kept at most, for times when nobody can spend it."""
+        self._share = share
+        self._most = most_tokens
+        self._credit = 0.0
+
+    @property
+    def tokens(self) -> int:
+        """Whole tokens that may be spent now."""
+        return int(self._credit + 1e-9)
+
+    def settle(self, step_tokens: int, lower_tokens: int) -> None:
+        """Account for a step in which a lower-class resident had tokens to compute."""
+        credit = self._credit + self._share * step_tokens - lower_tokens
+        self._credit = min(max(credit, 0.0), float(self._most))

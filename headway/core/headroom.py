@@ -1,0 +1,91 @@
+"""How much the residents will still grow: headroom for admission, and when blocks come free.
+
+Both come from one forecast. Each resident is expected to generate as many more tokens as its limit
+and the measured output length of its class say; all grow by a token a step, and each frees its
+blocks when it ends.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from headway.core.sequence import Sequence, blocks_for
+from headway.core.step_model import RunningMean
+from headway.core.types import ServiceClass
+
+_PRIOR_TOKENS = 256.0
+_LEAST_SHARE = 0.25
+"""A sequence that outlived its class's mean is expected to go on for this share of the mean."""
+
+
+class OutputLengths:
+    """Mean output tokens by class, measured."""
+
+    def __init__(self) -> None:
+        """Nothing measured yet: `_PRIOR_TOKENS` for every class."""
+        self._means = {c: RunningMean(_PRIOR_TOKENS) for c in ServiceClass}
+
+    def add(self, service_class: ServiceClass, tokens: int) -> None:
+        """Take in the length of an answer that ended by itself."""
+        self._means[service_class].add(tokens)
+
+    def remaining(self, sequence: Sequence) -> int:
+        """Tokens the sequence is expected to generate from now, at least 1."""
+        limit = sequence.request.limits.max_tokens - sequence.generated
+        if not sequence.request.limits.stop_ids:
+            return max(limit, 1)
+        mean = self._means[sequence.service_class].value
+        expected = max(mean - sequence.generated, _LEAST_SHARE * mean)
+        return max(min(int(expected), limit), 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Relief:
+    """When enough blocks will have come free for somebody, and what is left over then."""
+
+    steps: int
+    spare_blocks: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Member:
+    remaining: int
+    length: int
+    blocks: int
+
+
+class Forecast:
+    """The residents' expected future, worked out once for a set of them."""
+
+    def __init__(
+        self, residents: Iterable[Sequence], lengths: OutputLengths, block_size: int
+    ) -> None:
+        """Shared blocks are counted for each holder; the forecast errs on the safe side."""
+        self._size = block_size
+        self._members = sorted(
+            (_Member(lengths.remaining(s), len(s.tokens), len(s.blocks)) for s in residents),
+            key=lambda m: m.remaining,
+        )
+
+    def headroom_blocks(self) -> int:
+        """Most additional blocks the residents will hold at once, over what they hold now.
+
+        The peak is just before one of them ends; a last block is half full on average.
+        """
+        held = sum(m.blocks for m in self._members)
+        length, alive, peak = sum(m.length for m in self._members), len(self._members), 0
+        for member in self._members:
+            then = blocks_for(length + alive * member.remaining, self._size) + alive // 2
+            peak = max(peak, then - held)
+            length -= member.length
+            alive -= 1
+        return peak
+
+    def relief(self, shortage_blocks: int) -> Relief:
+        """When residents that end will have freed `shortage_blocks`, growth of others ignored;
+        never (0 steps, nothing to spare) where they do not."""
+        freed = 0
+        for member in self._members:
+            freed += member.blocks
+            if freed >= shortage_blocks:
+                return Relief(member.remaining, freed - shortage_blocks)
+        return Relief(0, 0)

@@ -1,0 +1,117 @@
+"""Waiting requests of one class: resumed work, then fresh work by tenant and size.
+
+Fresh requests stand in queues by tenant and by log2 of the blocks they need, so that a step looks
+at the heads of a few queues, however many wait. Within a queue the order is that of arrival.
+"""
+
+from collections.abc import Iterator
+from heapq import heappop, heappush
+
+from headway.core.sequence import Sequence
+from headway.core.types import State
+
+_Heap = list[tuple[int, Sequence]]
+
+
+class TenantCounters:
+    """Tokens served per tenant, for fairness within a class (virtual token counters, Sheng 2024).
+
+    A tenant that comes back after idling starts at the least counter among those waiting, so that
+    nobody saves up service.
+    """
+
+    def __init__(self) -> None:
+        """No tenant known yet."""
+        self._served: dict[str, float] = {}
+
+    def served(self, tenant: str) -> float:
+        """Tokens served, as far as fairness counts them."""
+        return self._served.get(tenant, 0.0)
+
+    def charge(self, tenant: str, tokens: int) -> None:
+        """Count tokens computed for a tenant."""
+        self._served[tenant] = self.served(tenant) + tokens
+
+    def lift(self, tenant: str, active: list[str]) -> None:
+        """Bring a tenant that had nothing waiting up to the least of the active ones."""
+        floor = min((self.served(t) for t in active if t != tenant), default=0.0)
+        self._served[tenant] = max(self.served(tenant), floor)
+
+    def forget_idle(self, active: set[str]) -> None:
+        """Drop counters of tenants with nothing alive, so that the table stays small."""
+        for tenant in [t for t in self._served if t not in active]:
+            del self._served[tenant]
+
+
+class ClassQueue:
+    """Waiting and swapped requests of one service class."""
+
+    def __init__(self) -> None:
+        """An empty queue."""
+        self.counters = TenantCounters()
+        self._resumed: list[Sequence] = []
+        self._fresh: dict[str, dict[int, _Heap]] = {}
+        self._waiting: dict[str, int] = {}
+
+    def __len__(self) -> int:
+        """Requests waiting, resumed ones included."""
+        return len(self._resumed) + sum(self._waiting.values())
+
+    def add_fresh(self, sequence: Sequence, need_blocks: int) -> None:
+        """Queue a request that has not run yet."""
+        tenant = sequence.request.tenant
+        if tenant not in self._waiting:
+            self.counters.lift(tenant, list(self._waiting))
+        sizes = self._fresh.setdefault(tenant, {})
+        heappush(sizes.setdefault(need_blocks.bit_length(), []), (sequence.number, sequence))
+        self._waiting[tenant] = self._waiting.get(tenant, 0) + 1
+
+    def add_resumed(self, sequence: Sequence) -> None:
+        """Queue a preempted request, ahead of all fresh work of its class."""
+        self._resumed.append(sequence)
+
+    def remove(self, sequence: Sequence) -> None:
+        """Take out a request that was admitted or has ended; call it before its state changes."""
+        if sequence.resuming:
+            self._resumed.remove(sequence)
+            return
+        tenant = sequence.request.tenant
+        self._waiting[tenant] -= 1
+        if not self._waiting[tenant]:
+            del self._waiting[tenant]
+            del self._fresh[tenant]
+
+    def resumed(self) -> list[Sequence]:
+        """Preempted requests, most senior first."""
+        return sorted(self._resumed, key=lambda s: s.seniority)
+
+    def head(self) -> Sequence | None:
+        """The head of the line: the oldest request of the tenant served least."""
+        for heads in self._heads_by_tenant():
+            return min(heads, key=lambda s: s.number)
+        return None
+
+    def candidates(self) -> list[Sequence]:
+        """Heads of all queues in the order to try: tenant served least, then smallest first."""
+        return [s for heads in self._heads_by_tenant() for s in heads]
+
+    def tenants(self) -> set[str]:
+        """Tenants with fresh requests waiting."""
+        return set(self._waiting)
+
+    def _heads_by_tenant(self) -> Iterator[list[Sequence]]:
+        for tenant in sorted(self._waiting, key=lambda t: (self.counters.served(t), t)):
+            sizes = self._fresh[tenant]
+            heads = [h for size in sorted(sizes) if (h := self._live_head(sizes[size]))]
+            if heads:
+                yield heads
+
+    @staticmethod
+    def _live_head(heap: _Heap) -> Sequence | None:
+        """First entry that still waits; entries of requests that left are dropped on the way."""
+        while heap:
+            sequence = heap[0][1]
+            if sequence.state is State.WAITING and not sequence.resuming:
+                return sequence
+            heappop(heap)
+        return None

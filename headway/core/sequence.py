@@ -1,0 +1,95 @@
+"""The scheduler's record of one request while it lives."""
+
+from dataclasses import dataclass, field
+
+from headway.core.request import Request
+from headway.core.types import BlockId, RequestId, ServiceClass, State
+
+
+def blocks_for(tokens: int, block_size: int) -> int:
+    """k(r) = ceil(tokens / block_size)."""
+    return -(-tokens // block_size)
+
+
+@dataclass(slots=True, eq=False)
+class Sequence:
+    """Mutable; owned and changed by the scheduler alone.
+
+        tokens:   [ prompt ............ | generated ....... ]
+        computed: [ KV in cache ................ ) next chunk
+
+    number: order of arrival. admission_step: step of the first admission, -1 before; kept through
+    preemption, so that a resumed sequence is as senior as it was.
+    computed_high: most tokens ever computed; tokens computed below it are recomputed ones.
+    protected_until: once resumed, growth of its own class may not take it while computed < this.
+    digests: prefix digests of its full blocks, as far as they were asked for.
+    held: waits for the first choice of its group to prefill their prompt.
+    hashed: leading blocks already offered to the prefix index.
+    """
+
+    request: Request
+    number: int
+    tokens: list[int]
+    root: bytes
+    block_size: int
+    state: State = State.WAITING
+    computed: int = 0
+    computed_high: int = 0
+    cached: int = 0
+    recomputed: int = 0
+    blocks: list[BlockId] = field(default_factory=list)
+    host_blocks: list[BlockId] = field(default_factory=list)
+    digests: list[bytes] = field(default_factory=list)
+    hashed: int = 0
+    seated: bool = False
+    in_flight: bool = False
+    aborted: bool = False
+    held: bool = False
+    promoted: bool = False
+    opened: bool = False
+    admission_step: int = -1
+    last_step: int = -1
+    preemptions: int = 0
+    protected_until: int = 0
+    progress_s: float = 0.0
+    in_last_step: bool = False
+
+    @property
+    def id(self) -> RequestId:
+        """The request's id."""
+        return self.request.id
+
+    @property
+    def service_class(self) -> ServiceClass:
+        """The request's class."""
+        return self.request.service_class
+
+    @property
+    def prompt_tokens(self) -> int:
+        """Length of the prompt in tokens."""
+        return len(self.request.prompt)
+
+    @property
+    def generated(self) -> int:
+        """Tokens generated so far."""
+        return len(self.tokens) - len(self.request.prompt)
+
+    @property
+    def pending(self) -> int:
+        """Tokens whose KV is still to be computed; 1 while decoding."""
+        return len(self.tokens) - self.computed
+
+    @property
+    def decoding(self) -> bool:
+        """Whether its next chunk is a decode row."""
+        return self.computed == len(self.tokens) - 1 and self.generated > 0
+
+    @property
+    def resuming(self) -> bool:
+        """Whether it was preempted and has not come back yet."""
+        return self.admission_step >= 0 and self.state in (State.WAITING, State.SWAPPED)
+
+    @property
+    def seniority(self) -> tuple[int, int, int, int]:
+        """Sort key of the residents' total order, most senior first."""
+        return (self.service_class, not self.promoted, self.admission_step, self.number)

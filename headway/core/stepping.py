@@ -1,0 +1,159 @@
+"""Which residents compute in a step, and how many tokens each: the second decision of a step.
+
+Order: class by class, decode rows before prefill chunks. A resident left out is paused.
+"""
+
+from headway.core.budget import FloorCredit, StepBudget
+from headway.core.plan import Chunk
+from headway.core.residency import Residency
+from headway.core.sequence import Sequence
+from headway.core.step_model import StepLoad
+from headway.core.types import ServiceClass
+from headway.core.world import World
+
+
+class Stepping:
+    """Fills one step. Lives for one plan."""
+
+    def __init__(self, world: World, residency: Residency, credit: FloorCredit, now: float) -> None:
+        """Works out the step's time limit from who is about."""
+        self._world = world
+        self._residency = residency
+        self._credit = credit
+        self._realtime_first = False
+        self._chunks: dict[Sequence, int] = {}
+        self._granted_block = False
+        self.limit_s = self._time_limit(now)
+        self._budget = StepBudget(world.measured.step, world.capacity.max_step_tokens, self.limit_s)
+
+    @property
+    def load(self) -> StepLoad:
+        """What the step computes."""
+        load = StepLoad()
+        for sequence, tokens in self._chunks.items():
+            load = load.plus(tokens, sequence.computed, sequence.decoding)
+        return load
+
+    @property
+    def tokens(self) -> int:
+        """Tokens the step computes."""
+        return sum(self._chunks.values())
+
+    @property
+    def lower_tokens(self) -> int:
+        """Tokens of the classes below realtime in the step."""
+        realtime = ServiceClass.REALTIME
+        return sum(n for s, n in self._chunks.items() if s.service_class is not realtime)
+
+    def decode_rows(self, service_class: ServiceClass) -> None:
+        """Add the class's decode rows: all of realtime's, of the others those that fit, the ones
+        left out longest first."""
+        rows = [s for s in self._seated(service_class) if s.decoding]
+        realtime = service_class is ServiceClass.REALTIME
+        if self._realtime_first and not realtime:
+            return
+        chosen = []
+        for sequence in sorted(rows, key=lambda s: (s.last_step, s.seniority)):
+            if not realtime and not self._budget.fits_row(sequence.computed):
+                break
+            self._budget.take(1, sequence.computed, decoding=True)
+            chosen.append(sequence)
+        for sequence in sorted(chosen, key=lambda s: s.seniority):
+            self._add(sequence, 1)
+
+    def prefill(self, service_class: ServiceClass) -> None:
+        """Add prefill chunks of the class, most senior first, as long as they fit. The first one of
+        the highest class present gets a block whatever the limit."""
+        if self._realtime_first and service_class is not ServiceClass.REALTIME:
+            return
+        size = self._world.capacity.block_size
+        for sequence in self._seated(service_class):
+            if sequence.decoding or sequence.pending == 0 or sequence in self._chunks:
+                continue
+            room = self._budget.chunk_room(sequence.computed)
+            if not self._granted_block and not self._chunks_above(service_class):
+                room = max(room, min(size, self._budget.tokens_left))
+            tokens = min(room, sequence.pending)
+            if tokens < min(size, sequence.pending):
+                return
+            self._granted_block = True
+            if self._add(sequence, tokens):
+                self._budget.take(tokens, sequence.computed, decoding=False)
+
+    def note_realtime(self) -> None:
+        """After realtime's turn: while it waits or prefills, the others get floor credit only."""
+        realtime = ServiceClass.REALTIME
+        waiting = len(self._world.queues[realtime]) > 0
+        prefilling = any(not s.decoding for s in self._seated(realtime))
+        self._realtime_first = waiting or prefilling
+
+    def floor(self) -> None:
+        """Spend the floor credit on lower-class residents left out: promoted first, then those
+        left out longest."""
+        spend = self._credit.tokens - self.lower_tokens
+        size = self._world.capacity.block_size
+        lower = [
+            s
+            for c in (ServiceClass.STANDARD, ServiceClass.BATCH)
+            for s in self._seated(c)
+            if s not in self._chunks and s.pending
+        ]
+        for sequence in sorted(lower, key=lambda s: (not s.promoted, s.last_step, s.seniority)):
+            tokens = min(size, sequence.pending)
+            if tokens > min(spend, self._budget.tokens_left):
+                return
+            if sequence in self._world.residents.values() and self._add(sequence, tokens):
+                self._budget.take(tokens, sequence.computed, sequence.decoding)
+                spend -= tokens
+
+    def chunks(self) -> tuple[Chunk, ...]:
+        """The plan's chunks; marks who computes and who is paused."""
+        step = self._world.step
+        for sequence in self._world.residents.values():
+            sequence.in_last_step = sequence in self._chunks
+        chunks = []
+        for sequence, tokens in self._chunks.items():
+            sequence.in_flight = True
+            sequence.last_step = step
+            start, end = sequence.computed, sequence.computed + tokens
+            chunks.append(
+                Chunk(
+                    request=sequence.id,
+                    tokens=tuple(sequence.tokens[start:end]),
+                    start=start,
+                    blocks=sequence.blocks,
+                    num_blocks=len(sequence.blocks),
+                    sample=end == len(sequence.tokens),
+                )
+            )
+        return tuple(chunks)
+
+    def _add(self, sequence: Sequence, tokens: int) -> bool:
+        """Add a chunk if the resident can have the blocks; drops those it displaced."""
+        if sequence in self._residency.preempted:
+            return False
+        if not self._residency.grow(sequence, sequence.computed + tokens):
+            return False
+        self._chunks[sequence] = tokens
+        for victim in self._residency.preempted & self._chunks.keys():
+            del self._chunks[victim]
+        return True
+
+    def _seated(self, service_class: ServiceClass) -> list[Sequence]:
+        return [s for s in self._world.by_seniority(service_class) if s.seated]
+
+    def _chunks_above(self, service_class: ServiceClass) -> bool:
+        """Whether a higher class than this one computes in the step."""
+        return any(s.service_class < service_class for s in self._chunks)
+
+    def _time_limit(self, now: float) -> float:
+        """Longest the step may take: the ITL target while realtime decodes, a share of the TTFT
+        target while realtime was seen lately, else no limit."""
+        world, targets = self._world, self._world.config.targets
+        rows = [s for s in self._seated(ServiceClass.REALTIME) if s.decoding]
+        if now - world.realtime_seen_s > world.config.realtime_memory_s:
+            return float("inf")
+        load = StepLoad(0, 0, max(len(rows), 1), sum(s.computed for s in rows))
+        realtime_step_s = world.measured.step.predict(load)
+        limit_s = targets.max_step(realtime_step_s)
+        return min(limit_s, targets.itl(realtime_step_s)) if rows else limit_s

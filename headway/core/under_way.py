@@ -1,0 +1,40 @@
+"""What has to be remembered of a plan until its commit."""
+
+from dataclasses import dataclass
+
+from headway.core.residency import Residency
+from headway.core.sequence import Sequence
+from headway.core.step_model import StepLoad
+from headway.core.stepping import Stepping
+from headway.core.types import ServiceClass, State
+from headway.core.world import World
+
+
+@dataclass(frozen=True, slots=True)
+class UnderWay:
+    """A plan between `plan` and `commit`.
+
+    copied: requests whose KV the plan copies. lower_wanted: whether a resident of the lower classes
+    had tokens to compute (the floor property counts such steps).
+    """
+
+    load: StepLoad
+    tokens: int
+    lower_tokens: int
+    lower_wanted: bool
+    copied: tuple[Sequence, ...]
+
+    @classmethod
+    def of(cls, world: World, residency: Residency, stepping: Stepping) -> "UnderWay":
+        """From the short-lived objects that made the plan."""
+        wanted = any(
+            s.service_class is not ServiceClass.REALTIME and s.state is State.RUNNING
+            for s in world.residents.values()
+        )
+        return cls(
+            load=stepping.load,
+            tokens=stepping.tokens,
+            lower_tokens=stepping.lower_tokens,
+            lower_wanted=wanted,
+            copied=tuple(residency.moved),
+        )

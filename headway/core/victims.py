@@ -1,0 +1,124 @@
+"""Whom to take blocks from, and whether to swap or to recompute them.
+
+A victim's gain is the number of blocks whose last reference it holds; its cost is the cheaper of
+copying its KV cache out and back and of computing it again. Victims go by cost per block gained.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from headway.core.blocks import BlockPool
+from headway.core.sequence import Sequence, blocks_for
+from headway.core.step_model import StepModel
+from headway.core.types import BlockId, PreemptKind
+
+
+@dataclass(frozen=True, slots=True)
+class CopyRates:
+    """Measured seconds to copy one block each way."""
+
+    out_s: float
+    in_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """What giving up a sequence's blocks costs, in seconds, by the cheaper way."""
+
+    kind: PreemptKind
+    seconds: float
+
+
+def preemption_cost(
+    sequence: Sequence, pool: BlockPool, rates: CopyRates, model: StepModel, host_free: int
+) -> Cost:
+    """Swap or recompute, whichever costs less; recompute if the host pool has no room.
+
+    Blocks that others hold too stay in the cache, so a recompute finds them again.
+    """
+    blocks = used_blocks(sequence, pool)
+    recompute_s = model.prefill_seconds(_uncached_tokens(sequence, pool, len(blocks)))
+    swap_s = len(blocks) * (rates.out_s + rates.in_s)
+    if blocks and len(blocks) <= host_free and swap_s < recompute_s:
+        return Cost(PreemptKind.SWAP, swap_s)
+    return Cost(PreemptKind.RECOMPUTE, recompute_s)
+
+
+def used_blocks(sequence: Sequence, pool: BlockPool) -> list[BlockId]:
+    """The blocks of a sequence that hold computed KV: what a swap has to copy."""
+    return sequence.blocks[: blocks_for(sequence.computed, sequence.block_size)]
+
+
+def gain(sequence: Sequence, pool: BlockPool) -> int:
+    """Blocks that become available if only this sequence gives up its own."""
+    return sum(1 for block in sequence.blocks if pool.references(block) == 1)
+
+
+class _Gains:
+    """Blocks gained by candidates as more of them are chosen: shared blocks count with the last."""
+
+    def __init__(self, candidates: Iterable[Sequence], pool: BlockPool) -> None:
+        self._pool = pool
+        self._dropped: dict[BlockId, int] = {}
+        self._shared = {s: [b for b in s.blocks if pool.references(b) > 1] for s in candidates}
+
+    def of(self, sequence: Sequence) -> int:
+        """Blocks that become available if this one is chosen next."""
+        shared = self._shared[sequence]
+        last = sum(1 for b in shared if self._pool.references(b) - self._dropped.get(b, 0) == 1)
+        return len(sequence.blocks) - len(shared) + last
+
+    def choose(self, sequence: Sequence) -> int:
+        """Count the candidate as chosen; its gain."""
+        gained = self.of(sequence)
+        for block in self._shared[sequence]:
+            self._dropped[block] = self._dropped.get(block, 0) + 1
+        return gained
+
+
+def total_gain(candidates: Iterable[Sequence], pool: BlockPool) -> int:
+    """Blocks that become available if all of the candidates give up theirs."""
+    chosen = list(candidates)
+    gains = _Gains(chosen, pool)
+    return sum(gains.choose(s) for s in chosen)
+
+
+def choose(costs: dict[Sequence, float], shortage: int, pool: BlockPool) -> list[Sequence] | None:
+    """Victims among `costs` (seconds) whose blocks cover `shortage`, cheapest per block first;
+    None if all of them do not.
+
+    Those that turn out not to be needed, once dearer ones had to be taken, are left alone.
+    """
+    gains = _Gains(costs, pool)
+    left = dict(costs)
+    chosen: list[Sequence] = []
+    gained = 0
+    while gained < shortage and left:
+        best = min(left, key=lambda s: (_per_block(left[s], gains.of(s)), -s.number))
+        gained += gains.choose(best)
+        chosen.append(best)
+        del left[best]
+    return _prune(chosen, shortage, pool) if gained >= shortage else None
+
+
+def _per_block(cost_s: float, blocks: int) -> float:
+    return cost_s / blocks if blocks else float("inf")
+
+
+def _prune(chosen: list[Sequence], shortage: int, pool: BlockPool) -> list[Sequence]:
+    kept = list(chosen)
+    for sequence in chosen[:-1]:
+        rest = [s for s in kept if s is not sequence]
+        if total_gain(rest, pool) >= shortage:
+            kept = rest
+    return kept
+
+
+def _uncached_tokens(sequence: Sequence, pool: BlockPool, blocks: int) -> int:
+    """Computed tokens not covered by leading blocks that somebody else holds too."""
+    shared = 0
+    for block in sequence.blocks[:blocks]:
+        if pool.references(block) < 2:
+            break
+        shared += 1
+    return max(sequence.computed - shared * sequence.block_size, 0)

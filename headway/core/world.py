@@ -1,0 +1,238 @@
+"""Everything the scheduler knows, and the few operations that change who holds what.
+
+`enter`, `preempt` and `leave` are the only ways blocks and states of a request change hands;
+planning decides, these apply.
+"""
+
+from collections.abc import Iterable
+
+from headway.core.blocks import BlockPool, chain_digest
+from headway.core.config import SchedulerConfig
+from headway.core.headroom import OutputLengths
+from headway.core.plan import BlockCopy, Capacity
+from headway.core.queues import ClassQueue
+from headway.core.request import Admitted, Emitted, Finished, Preempted, Usage
+from headway.core.sequence import Sequence, blocks_for
+from headway.core.states import move
+from headway.core.step_model import RunningMean, StepModel
+from headway.core.types import BlockId, FinishReason, PreemptKind, RequestId, ServiceClass, State
+from headway.core.victims import CopyRates, used_blocks
+
+_PRIOR_COPY_S = 1e-4
+
+
+class Log:
+    """What happened since the last commit, in order."""
+
+    def __init__(self) -> None:
+        """Nothing yet."""
+        self.emitted: list[Emitted] = []
+        self.finished: list[Finished] = []
+        self.admitted: list[Admitted] = []
+        self.preempted: list[Preempted] = []
+
+
+class Measured:
+    """What the scheduler learns from results: step times, copy rates, answer lengths."""
+
+    def __init__(self) -> None:
+        """Priors only."""
+        self.step = StepModel()
+        self.copy_out_s = RunningMean(_PRIOR_COPY_S)
+        self.copy_in_s = RunningMean(_PRIOR_COPY_S)
+        self.lengths = OutputLengths()
+
+    @property
+    def copy_rates(self) -> CopyRates:
+        """Seconds a block, each way."""
+        return CopyRates(self.copy_out_s.value, self.copy_in_s.value)
+
+
+class World:
+    """Live requests, the two block pools, the queues, and what was measured."""
+
+    def __init__(self, capacity: Capacity, config: SchedulerConfig) -> None:
+        """Empty pools and queues."""
+        self.capacity = capacity
+        self.config = config
+        self.device = BlockPool(capacity.kv_blocks)
+        self.host = BlockPool(capacity.host_blocks)
+        self.live: dict[RequestId, Sequence] = {}
+        self.residents: dict[RequestId, Sequence] = {}
+        self.queues = {c: ClassQueue() for c in ServiceClass}
+        self.held: dict[RequestId, list[Sequence]] = {}
+        self.closes: list[RequestId] = []
+        self.measured = Measured()
+        self.log = Log()
+        self.step = 0
+        self.realtime_seen_s = float("-inf")
+
+    @property
+    def seats_free(self) -> int:
+        """Seats nobody holds."""
+        return self.capacity.max_seqs - sum(1 for s in self.residents.values() if s.seated)
+
+    def by_seniority(self, service_class: ServiceClass) -> list[Sequence]:
+        """Residents of a class, most senior first."""
+        members = (s for s in self.residents.values() if s.service_class is service_class)
+        return sorted(members, key=lambda s: s.seniority)
+
+    def promoted(self) -> list[Sequence]:
+        """Promoted requests, wherever they are."""
+        return [s for s in self.live.values() if s.promoted]
+
+    def queue(self, sequence: Sequence) -> None:
+        """Put a waiting or swapped request in its class's queue."""
+        queue = self.queues[sequence.service_class]
+        if sequence.resuming:
+            queue.add_resumed(sequence)
+        else:
+            queue.add_fresh(sequence, self.total_blocks(sequence))
+
+    def total_blocks(self, sequence: Sequence) -> int:
+        """Blocks a request takes when it enters: ceil((tokens + 1) / s) when it is fresh; its
+        whole KV and one block, at most K_max, when it resumes."""
+        size = self.capacity.block_size
+        if sequence.resuming:
+            return min(blocks_for(len(sequence.tokens), size) + 1, self.capacity.kv_blocks)
+        return blocks_for(len(sequence.tokens) + 1, size)
+
+    def demand(self, sequence: Sequence) -> int:
+        """How many available blocks entering now would take, prefix hits considered."""
+        hits = self._prefix_hits(sequence)
+        return self.total_blocks(sequence) - len(hits) + self.device.evictable(hits)
+
+    def enter(self, sequence: Sequence, now: float) -> list[BlockCopy]:
+        """Give a waiting or swapped request its blocks and a seat; the copies that bring it back.
+
+        Raises RuntimeError, with nothing changed, if `demand` exceeds the available blocks.
+        """
+        total, hits = self.total_blocks(sequence), self._prefix_hits(sequence)
+        if total - len(hits) + self.device.evictable(hits) > self.device.available:
+            raise RuntimeError(f"request {sequence.id} does not fit")
+        self.queues[sequence.service_class].remove(sequence)
+        resuming, swapped = sequence.resuming, sequence.state is State.SWAPPED
+        self.device.acquire(hits)
+        sequence.blocks = hits + self.device.allocate(total - len(hits))
+        copies = [
+            BlockCopy(device, host)
+            for device, host in zip(sequence.blocks, sequence.host_blocks, strict=False)
+        ]
+        if not swapped:
+            sequence.computed = len(hits) * self.capacity.block_size
+            sequence.hashed = len(hits)
+        if resuming:
+            sequence.protected_until = sequence.computed_high + self.capacity.block_size
+        else:
+            sequence.admission_step = self.step
+            sequence.cached = sequence.computed
+            queued_s = now - sequence.request.arrival_s
+            self.log.admitted.append(Admitted(sequence.id, queued_s, sequence.cached))
+        sequence.seated = True
+        move(sequence, State.RUNNING)
+        self.residents[sequence.id] = sequence
+        return copies
+
+    def preempt(self, sequence: Sequence, kind: PreemptKind) -> list[BlockCopy]:
+        """Take a resident's blocks and seat; the copies that save its KV.
+
+        The blocks may be used by the same plan: its copies run before anything is written.
+        """
+        copies: list[BlockCopy] = []
+        self.log.preempted.append(Preempted(sequence.id, kind, len(sequence.blocks)))
+        sequence.preemptions += 1
+        if kind is PreemptKind.SWAP:
+            used = used_blocks(sequence, self.device)
+            sequence.host_blocks = self.host.allocate(len(used))
+            copies = [BlockCopy(d, h) for d, h in zip(used, sequence.host_blocks, strict=True)]
+            move(sequence, State.SWAPPED)
+        else:
+            move(sequence, State.WAITING)
+        self._release_device(sequence)
+        if kind is PreemptKind.RECOMPUTE:
+            sequence.computed = sequence.hashed = 0
+        self.queue(sequence)
+        return copies
+
+    def drop_host(self, sequence: Sequence) -> None:
+        """Release a request's host blocks: it is back, or it will never come back."""
+        self.host.release(sequence.host_blocks)
+        sequence.host_blocks = []
+
+    def forget_kv(self, sequence: Sequence) -> None:
+        """A copy of this request's KV failed: whatever it has is dropped and computed again."""
+        if sequence.state is State.RUNNING:
+            self._release_device(sequence)
+            move(sequence, State.WAITING)
+            self.queue(sequence)
+        elif sequence.state is State.SWAPPED:
+            move(sequence, State.WAITING)
+        self.drop_host(sequence)
+        sequence.computed = sequence.hashed = 0
+
+    def leave(self, sequence: Sequence, reason: FinishReason, message: str = "") -> None:
+        """End a request in any live state and take back all it holds."""
+        if sequence.state is State.RUNNING:
+            self._release_device(sequence)
+        elif sequence.held:
+            self.held[sequence.request.group or sequence.id].remove(sequence)
+        else:
+            self.queues[sequence.service_class].remove(sequence)
+        self.drop_host(sequence)
+        move(sequence, State.FINISHED)
+        del self.live[sequence.id]
+        if sequence.opened:
+            self.closes.append(sequence.id)
+        usage = Usage(
+            sequence.prompt_tokens, sequence.cached, sequence.generated, sequence.recomputed
+        )
+        self.log.finished.append(Finished(sequence.id, reason, usage, message))
+        self.release_children(sequence.id)
+
+    def release_children(self, leader: RequestId) -> None:
+        """Queue the choices that waited for a group's first prefill."""
+        for child in self.held.pop(leader, []):
+            child.held = False
+            self.queue(child)
+
+    def hold(self, sequence: Sequence, leader: RequestId) -> None:
+        """Keep a further choice back until its group's first has computed the prompt."""
+        sequence.held = True
+        self.held.setdefault(leader, []).append(sequence)
+
+    def publish_full_blocks(self, sequence: Sequence) -> None:
+        """Offer the full blocks a sequence has computed to the prefix index."""
+        size = self.capacity.block_size
+        full = sequence.computed // size
+        if full <= sequence.hashed:
+            return
+        digests = self._digests(sequence, full)
+        for i in range(sequence.hashed, full):
+            tokens = sequence.tokens[i * size : (i + 1) * size]
+            self.device.publish(sequence.blocks[i], digests[i], tokens)
+        sequence.hashed = full
+
+    def holders(self) -> Iterable[Sequence]:
+        """All requests that may hold blocks, for invariant checks."""
+        return self.live.values()
+
+    def _release_device(self, sequence: Sequence) -> None:
+        self.device.release(sequence.blocks)
+        sequence.blocks = []
+        sequence.seated = False
+        del self.residents[sequence.id]
+
+    def _prefix_hits(self, sequence: Sequence) -> list[BlockId]:
+        """Cached leading blocks; never the block of the last token, which is always computed."""
+        if sequence.state is not State.WAITING or not sequence.request.cacheable:
+            return []
+        size = self.capacity.block_size
+        most = (len(sequence.tokens) - 1) // size
+        return self.device.match(self._digests(sequence, most), sequence.tokens, size)
+
+    def _digests(self, sequence: Sequence, count: int) -> list[bytes]:
+        size, digests = self.capacity.block_size, sequence.digests
+        for i in range(len(digests), count):
+            parent = digests[i - 1] if i else sequence.root
+            digests.append(chain_digest(parent, sequence.tokens[i * size : (i + 1) * size]))
+        return digests[:count]
