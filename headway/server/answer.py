@@ -1,0 +1,258 @@
+"""Answers under way: from a generation to one client, until either side ends.
+
+An answer ends when the generation does, when the client goes (which aborts the generation), or
+when the server stops. While a stream has nothing to say it sends comments, so that nobody in
+between takes the connection for dead.
+"""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import Enum
+from time import monotonic
+
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from headway.core.types import FinishReason
+from headway.engine.types import Delta, EngineClient, Generation, GenerationRequest
+from headway.errors import HeadwayError
+from headway.server.errors import ApiError, from_exception, from_finish, internal_error, unavailable
+from headway.server.gate import Gate
+from headway.server.render import KEEP_ALIVE, BodyWriter, EventWriter, error_event
+
+_LOG = logging.getLogger(__name__)
+_STREAM_HEADERS = {
+    "Content-Type": "text/event-stream; charset=utf-8",
+    "Cache-Control": "no-cache",
+    "X-Accel-Buffering": "no",  # nginx would hold events back
+}
+_GOOD_ENDS = (FinishReason.STOP, FinishReason.LENGTH)
+
+
+class Choices:
+    """Several generations of `n` choices each as one, choice numbers counted on."""
+
+    def __init__(self, n: int) -> None:
+        self._generations: list[Generation] = []
+        self._feeds: list[asyncio.Task[None]] = []
+        self._n = n
+
+    def submit(self, engine: EngineClient, requests: Sequence[GenerationRequest]) -> None:
+        """Start the requests, each of `n` choices. What is started is aborted by `aclose`.
+
+        Raises what `EngineClient.submit` does.
+        """
+        for request in requests:
+            self._generations.append(engine.submit(request))
+
+    def deltas(self) -> AsyncIterator[Delta]:
+        """Deltas of all choices as they come; called once."""
+        if len(self._generations) == 1:
+            return aiter(self._generations[0])
+        return self._merged()
+
+    async def aclose(self) -> None:
+        """Abort what still runs."""
+        await _cancelled(*self._feeds)
+        for generation in self._generations:
+            await generation.aclose()
+
+    async def _merged(self) -> AsyncIterator[Delta]:
+        queue: asyncio.Queue[Delta | Exception | None] = asyncio.Queue()
+
+        async def feed(generation: Generation, first: int) -> None:
+            end = None
+            try:
+                async for delta in generation:
+                    queue.put_nowait(replace(delta, choice=first + delta.choice))
+            except Exception as error:
+                end = error
+            queue.put_nowait(end)
+
+        for index, generation in enumerate(self._generations):
+            self._feeds.append(asyncio.create_task(feed(generation, index * self._n)))
+        for _ in self._generations:
+            while (item := await queue.get()) is not None:
+                if isinstance(item, Exception):
+                    raise item
+                yield item
+
+
+class _End(Enum):
+    DONE = "the work is done"
+    GONE = "the client has gone"
+    CUT = "the server stops"
+
+
+class _Wire:
+    """The way to a client. Headers leave with the first bytes, so that a request which fails
+    before it has said anything gets the status it deserves."""
+
+    def __init__(self, send: Send, headers: Mapping[str, str]) -> None:
+        self._send = send
+        self._headers = [(k.lower().encode(), v.encode()) for k, v in headers.items()]
+        self._busy = 0
+        self._last_s = monotonic()
+        self.started = False
+
+    async def write(self, data: bytes, *, last: bool = False) -> None:
+        """Send bytes; waits while the client reads more slowly than we write."""
+        self._busy += 1
+        try:
+            if not self.started:
+                self.started = True
+                await self._send(
+                    {"type": "http.response.start", "status": 200, "headers": self._headers}
+                )
+            await self._send({"type": "http.response.body", "body": data, "more_body": not last})
+        finally:
+            self._busy -= 1
+            self._last_s = monotonic()
+
+    async def keep_alive(self, interval_s: float) -> float:
+        """Send a comment if nothing was sent for `interval_s`; seconds until the next look."""
+        quiet_s = monotonic() - self._last_s
+        if self._busy or quiet_s < interval_s:
+            return interval_s if self._busy else interval_s - quiet_s
+        await self.write(KEEP_ALIVE)
+        return interval_s
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerContext:
+    """What an answer is made of besides its shape."""
+
+    engine: EngineClient
+    requests: Sequence[GenerationRequest]
+    gate: Gate
+    headers: dict[str, str]
+    keep_alive_s: float
+
+    @contextlib.asynccontextmanager
+    async def started(self) -> AsyncIterator[Choices]:
+        """The requests' choices, aborted on the way out. Raises what `EngineClient.submit` does."""
+        async with contextlib.aclosing(Choices(self.requests[0].n)) as choices:
+            choices.submit(self.engine, self.requests)
+            yield choices
+
+
+class StreamedAnswer(Response):
+    """Server-sent events."""
+
+    media_type = "text/event-stream"
+
+    def __init__(self, writer: EventWriter, context: AnswerContext) -> None:
+        super().__init__()
+        self._writer = writer
+        self._context = context
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Run the answer. Raises ApiError if it fails before anything was sent."""
+        wire = _Wire(send, {**_STREAM_HEADERS, **self._context.headers})
+        with self._context.gate.enter() as cut:
+            try:
+                await self._run(wire, receive, cut)
+            except ApiError as error:
+                if not wire.started:
+                    raise
+                await wire.write(error_event(error.body()), last=True)
+
+    async def _run(self, wire: _Wire, receive: Receive, cut: asyncio.Future[None]) -> None:
+        async with self._context.started() as choices:
+
+            async def look() -> float:
+                return await wire.keep_alive(self._context.keep_alive_s)
+
+            await _supervise(self._pump(choices, wire), receive, cut, look)
+
+    async def _pump(self, choices: Choices, wire: _Wire) -> None:
+        async for delta in choices.deltas():
+            _check(delta)
+            events = self._writer.delta(delta)
+            if events:
+                await wire.write(events)
+        await wire.write(self._writer.end(), last=True)
+
+
+class WholeAnswer(Response):
+    """One JSON body, once all choices have ended."""
+
+    media_type = "application/json"
+
+    def __init__(self, writer: BodyWriter, context: AnswerContext) -> None:
+        super().__init__()
+        self._writer = writer
+        self._context = context
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Run the answer. Raises ApiError if it fails; sends nothing if the client has gone."""
+        with self._context.gate.enter() as cut:
+            async with self._context.started() as choices:
+                if await _supervise(self._gather(choices), receive, cut, None) is _End.GONE:
+                    return
+            body = self._writer.body()
+            response = Response(body, headers=self._context.headers, media_type=self.media_type)
+            await response(scope, receive, send)
+
+    async def _gather(self, choices: Choices) -> None:
+        async for delta in choices.deltas():
+            _check(delta)
+            self._writer.add(delta)
+
+
+def _check(delta: Delta) -> None:
+    """Raise ApiError for a delta that reports a failure."""
+    if delta.finish is not None and delta.finish not in _GOOD_ENDS:
+        raise from_finish(delta.finish, delta.message)
+
+
+async def _supervise(
+    work: Coroutine[None, None, None],
+    receive: Receive,
+    cut: asyncio.Future[None],
+    look: Callable[[], Coroutine[None, None, float]] | None,
+) -> _End:
+    """Run `work` until it ends, the client goes, or `cut` is done; `look` is called at once and
+    then after the seconds it returns.
+
+    Raises ApiError: what `work` raised, an internal error for anything unexpected, or 503 when cut.
+    """
+    task = asyncio.ensure_future(work)
+    gone = asyncio.ensure_future(_disconnected(receive))
+    try:
+        while True:
+            pause_s = None if look is None else await look()
+            done, _ = await asyncio.wait(
+                {task, gone, cut}, timeout=pause_s, return_when=asyncio.FIRST_COMPLETED
+            )
+            if task in done:
+                task.result()
+                return _End.DONE
+            if gone in done:
+                return _End.GONE
+            if cut in done:
+                raise unavailable("The server stopped before this answer was complete.", "draining")
+    except ApiError:
+        raise
+    except HeadwayError as error:
+        raise from_exception(error) from error
+    except Exception as error:
+        _LOG.exception("an answer failed")
+        raise internal_error() from error
+    finally:
+        await _cancelled(task, gone)
+
+
+async def _disconnected(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+async def _cancelled(*tasks: asyncio.Future[None]) -> None:
+    """Cancel and see the end of tasks whose outcome no longer matters."""
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)

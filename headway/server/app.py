@@ -1,0 +1,41 @@
+"""Puts the HTTP application together."""
+
+from fastapi import FastAPI, Request
+from starlette.exceptions import HTTPException
+from starlette.responses import Response
+
+from headway.errors import HeadwayError
+from headway.server.auth import KeyGuard
+from headway.server.errors import ApiError, from_exception, internal_error
+from headway.server.routes import Service, build_router
+
+
+def build_app(service: Service) -> FastAPI:
+    """The ASGI application of a service. Every error has OpenAI's body."""
+    app = FastAPI(title="Headway", docs_url=None, redoc_url=None)
+    app.include_router(build_router(service))
+    for kind in (ApiError, HeadwayError, HTTPException, Exception):
+        app.add_exception_handler(kind, _answer_error)
+    if service.options.api_key is not None:
+        app.add_middleware(KeyGuard, key=service.options.api_key)
+    return app
+
+
+async def _answer_error(request: Request, error: Exception) -> Response:
+    answer = _as_api_error(request, error)
+    return Response(answer.body(), answer.status, answer.headers, "application/json")
+
+
+def _as_api_error(request: Request, error: Exception) -> ApiError:
+    match error:
+        case ApiError():
+            return error
+        case HeadwayError():
+            return from_exception(error)
+        case HTTPException(status_code=404):
+            return ApiError(404, f"No such path: {request.url.path}.", code="not_found")
+        case HTTPException():  # the router's: a method it doesn't know
+            headers = dict(error.headers or {})
+            return ApiError(error.status_code, f"{error.detail}.", headers=headers)
+        case _:
+            return internal_error()

@@ -1,0 +1,114 @@
+"""Serves an application on a socket, and stops gracefully."""
+
+import asyncio
+import contextlib
+import ipaddress
+import signal
+import socket
+from collections.abc import Callable, Iterator
+
+import uvicorn
+from starlette.types import ASGIApp
+
+from headway.errors import ConfigError
+from headway.server.gate import Gate
+
+_FAREWELL_S = 2.0
+"""After cutting answers off: time for their last words to leave."""
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """A bound socket that doesn't listen yet: the port is ours while the model still loads.
+
+    Raises ConfigError if the address is unknown or taken.
+    """
+    try:
+        family, kind, proto, _, address = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+    except (OSError, UnicodeError) as error:
+        raise ConfigError(f"{host!r} is no address of this machine: {error}") from error
+    sock = socket.socket(family, kind, proto)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        sock.bind(address)
+    except OSError as error:
+        sock.close()
+        reason = error.strerror or str(error)
+        raise ConfigError(f"Can't listen on {host}:{port}: {reason}; try another --port") from error
+    return sock
+
+
+def is_loopback(sock: socket.socket) -> bool:
+    """Whether only this machine can reach a bound socket."""
+    return ipaddress.ip_address(sock.getsockname()[0]).is_loopback
+
+
+class Listener:
+    """One application on one socket.
+
+    on_ready is called on the event loop once connections are accepted.
+    """
+
+    def __init__(self, app: ASGIApp, gate: Gate, sock: socket.socket, drain_s: float) -> None:
+        config = uvicorn.Config(
+            app,
+            http="httptools",
+            ws="none",
+            lifespan="off",
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            timeout_keep_alive=75,
+            timeout_graceful_shutdown=int(_FAREWELL_S),
+        )
+        self._server = _Server(config)
+        self._gate = gate
+        self._sock = sock
+        self._drain_s = drain_s
+        self._stopping: asyncio.Task[None] | None = None
+
+    async def run(self, on_ready: Callable[[], None] | None = None) -> None:
+        """Serve until `stop` was called and everybody has left or been cut off."""
+        serving = asyncio.create_task(self._server.serve(sockets=[self._sock]))
+        while not self._server.started and not serving.done():
+            await asyncio.sleep(0.005)
+        if self._server.started and on_ready is not None:
+            on_ready()
+        await serving
+
+    def stop(self) -> None:
+        """Refuse new requests (503), let running ones end within the drain time, then end.
+
+        On the event loop's thread. The second call ends at once.
+        """
+        if self._stopping is None:
+            self._stopping = asyncio.ensure_future(self._drain())
+        else:
+            self._server.should_exit = self._server.force_exit = True
+
+    @contextlib.contextmanager
+    def signals(self) -> Iterator[None]:
+        """`stop` on SIGTERM and SIGINT. In the main thread, inside the running event loop."""
+        loop = asyncio.get_running_loop()
+        handled = (signal.SIGTERM, signal.SIGINT)
+        for number in handled:
+            loop.add_signal_handler(number, self.stop)
+        try:
+            yield
+        finally:
+            for number in handled:
+                loop.remove_signal_handler(number)
+
+    async def _drain(self) -> None:
+        await self._gate.drain(self._drain_s)
+        self._server.should_exit = True
+
+
+class _Server(uvicorn.Server):
+    """Leaves signals alone: uvicorn's own handling stops accepting at once, so that new requests
+    would see a refused connection instead of 503, and ends the process by the signal."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield

@@ -1,0 +1,85 @@
+"""Reads and validates request bodies."""
+
+from collections.abc import Sequence
+from typing import TypeVar
+
+from pydantic import ValidationError
+from pydantic_core import ErrorDetails
+from starlette.requests import ClientDisconnect, Request
+
+from headway.server.errors import ApiError, bad_request
+from headway.server.openai_types import GenerationBody
+
+B = TypeVar("B", bound=GenerationBody)
+
+_EXPECTED: dict[int | str, str] = {
+    "content": "must be a string or a list of text parts",
+    "prompt": "must be a string, a list of strings, a list of token ids, or a list of such lists",
+    "stop": "must be a string or a list of at most 16 strings",
+}
+
+
+async def read_body(request: Request, limit_bytes: int) -> bytes:
+    """The whole body. Raises ApiError (413) beyond the limit, without reading on."""
+    parts, size = [], 0
+    try:
+        async for part in request.stream():
+            size += len(part)
+            if size > limit_bytes:
+                raise ApiError(
+                    413,
+                    f"The body is larger than {limit_bytes:,} bytes.",
+                    code="body_too_large",
+                    headers={"Connection": "close"},
+                )
+            parts.append(part)
+    except ClientDisconnect as error:
+        raise bad_request("The body ended early.") from error
+    return b"".join(parts)
+
+
+def parse_body(kind: type[B], raw: bytes) -> B:
+    """A validated body. Raises ApiError (400) that names the first field at fault."""
+    try:
+        body = kind.model_validate_json(raw)
+    except ValidationError as error:
+        raise _explain(error.errors(include_url=False, include_context=False)) from None
+    body.check_extra()
+    if body.stream_options is not None:
+        body.stream_options.check_extra("stream_options.")
+        if not body.stream:
+            raise bad_request("'stream_options' needs 'stream': true.", "stream_options")
+    return body
+
+
+def _explain(errors: list[ErrorDetails]) -> ApiError:
+    first = errors[0]
+    if first["type"] == "json_invalid":
+        return bad_request(f"The body is not JSON: {first['msg'].removeprefix('Invalid JSON: ')}.")
+    if not first["loc"]:
+        return bad_request("The body must be a JSON object.")
+    # A union reports one error for each member; the one that got furthest says most.
+    same = [error for error in errors if error["loc"][0] == first["loc"][0]]
+    deepest = max(same, key=lambda error: len(error["loc"]))
+    path = [part for part in deepest["loc"] if isinstance(part, int) or not _is_member(part)]
+    for depth, field in enumerate(path):
+        if field in _EXPECTED and len(path) - depth <= 2:
+            param = _dotted(path[: depth + 1])
+            return bad_request(f"{param!r} {_EXPECTED[field]}.", param, "invalid_value")
+    param = _dotted(path)
+    if deepest["type"] == "missing":
+        return bad_request(f"{param!r} is missing.", param, "missing_field")
+    if deepest["type"] == "too_short":
+        return bad_request(f"{param!r} is empty.", param, "invalid_value")
+    reason = deepest["msg"].replace("Input should be", "must be")
+    return bad_request(f"{param!r} {reason[0].lower()}{reason[1:]}.", param, "invalid_value")
+
+
+def _dotted(path: Sequence[int | str]) -> str:
+    """`messages[0].content`."""
+    return "".join(f"[{p}]" if isinstance(p, int) else f".{p}" for p in path).lstrip(".")
+
+
+def _is_member(part: str) -> bool:
+    """Whether a part of an error's location is the name of a union's member, not a field."""
+    return part in ("str", "int") or "[" in part

@@ -1,0 +1,170 @@
+"""The endpoints."""
+
+import asyncio
+import secrets
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from fastapi import APIRouter, Request
+from starlette.responses import JSONResponse, Response
+
+from headway.core.types import ServiceClass
+from headway.engine.types import EngineClient, GenerationRequest
+from headway.server.answer import AnswerContext, StreamedAnswer, WholeAnswer
+from headway.server.errors import unavailable
+from headway.server.gate import Gate
+from headway.server.metrics import Metrics, exposition
+from headway.server.model import ServedModel
+from headway.server.openai_types import ChatBody, CompletionBody, GenerationBody
+from headway.server.parse import parse_body, read_body
+from headway.server.render import BodyWriter, EventWriter, Head
+from headway.server.shapes import ChatShape, CompletionShape, Shape
+from headway.server.tiers import CLASS_HEADER, Tier, resolve_tier
+from headway.server.translate import chat_requests, completion_requests
+
+B = TypeVar("B", bound=GenerationBody)
+Translate = Callable[[B, ServiceClass, ServedModel], list[GenerationRequest]]
+
+_INLINE_BYTES = 16 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class ServerOptions:
+    """How the server behaves.
+
+    api_key: what clients must send; None lets everybody in.
+    default_class: for requests that don't say.
+    keep_alive_s: a stream with nothing to say sends a comment this often.
+    max_body_bytes: larger bodies get 413.
+    """
+
+    api_key: str | None = None
+    default_class: ServiceClass = ServiceClass.STANDARD
+    keep_alive_s: float = 10.0
+    max_body_bytes: int = 16 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class _Accepted(Generic[B]):
+    """A valid body, the tier it runs in, and its size."""
+
+    body: B
+    tier: Tier
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Service:
+    """What the endpoints share."""
+
+    engine: EngineClient
+    model: ServedModel
+    metrics: Metrics
+    gate: Gate
+    options: ServerOptions
+
+    async def chat(self, request: Request) -> Response:
+        """POST /v1/chat/completions."""
+        accepted = await self._accept(ChatBody, request)
+        shape = ChatShape(self.model.codec, bool(accepted.body.logprobs))
+        return self._answer(accepted, await self._translated(chat_requests, accepted), shape)
+
+    async def completion(self, request: Request) -> Response:
+        """POST /v1/completions."""
+        accepted = await self._accept(CompletionBody, request)
+        shape = CompletionShape(self.model.codec, accepted.body.logprobs is not None)
+        return self._answer(accepted, await self._translated(completion_requests, accepted), shape)
+
+    async def _accept(self, kind: type[B], request: Request) -> "_Accepted[B]":
+        self.gate.check()
+        raw = await read_body(request, self.options.max_body_bytes)
+        body = parse_body(kind, raw)
+        alias = self.model.names.resolve(body.model)
+        header = request.headers.get(CLASS_HEADER)
+        tier = resolve_tier(body.service_tier, header, alias, self.options.default_class)
+        return _Accepted(body, tier, len(raw))
+
+    async def _translated(
+        self, translate: Translate[B], accepted: "_Accepted[B]"
+    ) -> list[GenerationRequest]:
+        arguments = accepted.body, accepted.tier.service_class, self.model
+        if accepted.size_bytes <= _INLINE_BYTES:
+            return translate(*arguments)
+        # A long prompt takes many milliseconds to encode, during which no stream would move.
+        return await asyncio.to_thread(translate, *arguments)
+
+    def _answer(
+        self, accepted: "_Accepted[B]", requests: Sequence[GenerationRequest], shape: Shape
+    ) -> Response:
+        body, tier = accepted.body, accepted.tier
+        name = f"{shape.id_prefix}-{secrets.token_hex(12)}"
+        head = Head(name, int(time.time()), body.model, tier.word)
+        headers = {CLASS_HEADER: tier.service_class.label, "X-Request-Id": name}
+        context = AnswerContext(
+            self.engine, requests, self.gate, headers, self.options.keep_alive_s
+        )
+        n = body.n or 1
+        if body.stream:
+            usage = bool(body.stream_options and body.stream_options.include_usage)
+            return StreamedAnswer(EventWriter(head, shape, n, usage), context)
+        return WholeAnswer(BodyWriter(head, shape, n), context)
+
+    async def models(self) -> Response:
+        """GET /v1/models: the model and its aliases, with the length that is enforced."""
+        data = [self._model(name) for name in self.model.names.all]
+        return JSONResponse({"object": "list", "data": data})
+
+    async def model_card(self, name: str) -> Response:
+        """GET /v1/models/NAME. Raises ApiError (404)."""
+        self.model.names.resolve(name)
+        return JSONResponse(self._model(name))
+
+    def _model(self, name: str) -> dict[str, object]:
+        return {
+            "id": name,
+            "object": "model",
+            "created": self.model.created,
+            "owned_by": "headway",
+            "max_model_len": self.engine.max_model_len,
+        }
+
+    async def health(self) -> Response:
+        """GET /health: 503 once the step loop has died or stalled; draining is healthy."""
+        if not self.engine.healthy:
+            raise unavailable("The engine has failed or stalled.", "engine_unhealthy")
+        return JSONResponse({"status": "ok"})
+
+    async def ready(self) -> Response:
+        """GET /ready: whether new requests are taken."""
+        self.gate.check()
+        return await self.health()
+
+    async def scrape(self) -> Response:
+        """GET /metrics."""
+        content, media_type = exposition(self.metrics)
+        return Response(content, media_type=media_type)
+
+
+def build_router(service: Service) -> APIRouter:
+    """All routes of a service."""
+    router = APIRouter()
+    posts: list[tuple[str, Callable[[Request], Awaitable[Response]], type[GenerationBody]]] = [
+        ("/v1/chat/completions", service.chat, ChatBody),
+        ("/v1/completions", service.completion, CompletionBody),
+    ]
+    for path, endpoint, body in posts:
+        schema = body.model_json_schema()
+        router.add_api_route(
+            path,
+            endpoint,
+            methods=["POST"],
+            openapi_extra={"requestBody": {"content": {"application/json": {"schema": schema}}}},
+        )
+    router.add_api_route("/v1/models", service.models, methods=["GET"])
+    router.add_api_route("/v1/models/{name:path}", service.model_card, methods=["GET"])
+    router.add_api_route("/health", service.health, methods=["GET"])
+    router.add_api_route("/ready", service.ready, methods=["GET"])
+    router.add_api_route("/metrics", service.scrape, methods=["GET"])
+    return router

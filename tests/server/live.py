@@ -1,0 +1,129 @@
+"""A server on a port of its own, in a thread of its own."""
+
+import asyncio
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from time import monotonic, sleep
+
+import httpx
+import openai
+
+from headway.engine.types import EngineClient
+from headway.server.app import build_app
+from headway.server.gate import Gate
+from headway.server.listen import Listener, bind
+from headway.server.metrics import Metrics
+from headway.server.model import ChatFormat, ServedModel, TextCodec
+from headway.server.routes import ServerOptions, Service
+from headway.server.tiers import ModelNames
+from tests.server.fake_engine import ByteCodec, PlainChat
+
+MODEL = "tiny"
+
+
+@dataclass
+class LiveServer:
+    """Where it listens, and the handles tests need."""
+
+    host: str
+    port: int
+    loop: asyncio.AbstractEventLoop
+    listener: Listener
+    metrics: Metrics
+    key: str | None = None
+    clients: list[httpx.Client] = field(default_factory=list)
+
+    @property
+    def url(self) -> str:
+        return f"http://{self.host}:{self.port}"
+
+    def client(self, **headers: str) -> openai.OpenAI:
+        return openai.OpenAI(
+            base_url=f"{self.url}/v1",
+            api_key=self.key or "none",
+            max_retries=0,
+            default_headers={name.replace("_", "-"): value for name, value in headers.items()},
+        )
+
+    def async_client(self) -> openai.AsyncOpenAI:
+        return openai.AsyncOpenAI(
+            base_url=f"{self.url}/v1", api_key=self.key or "none", max_retries=0
+        )
+
+    def http(self) -> httpx.Client:
+        headers = {"Authorization": f"Bearer {self.key}"} if self.key else {}
+        client = httpx.Client(base_url=self.url, timeout=20, headers=headers)
+        self.clients.append(client)
+        return client
+
+    def call(self, function: Callable[[], None]) -> None:
+        """Run on the server's event loop."""
+        self.loop.call_soon_threadsafe(function)
+
+    def gauges(self) -> dict[str, float]:
+        """All samples of /metrics by name and labels, as Prometheus writes them."""
+        text = self.http().get("/metrics").text
+        lines = [line.rpartition(" ") for line in text.splitlines() if not line.startswith("#")]
+        return {name: float(value) for name, _, value in lines}
+
+
+def served(
+    max_model_len: int, codec: TextCodec | None = None, chat: ChatFormat | None = None
+) -> ServedModel:
+    """The model as the server sees it."""
+    return ServedModel(
+        ModelNames(MODEL), codec or ByteCodec(), chat or PlainChat(), max_model_len, created=1
+    )
+
+
+@contextmanager
+def live_server(
+    engine: EngineClient,
+    options: ServerOptions | None = None,
+    *,
+    model: ServedModel | None = None,
+    metrics: Metrics | None = None,
+    drain_s: float = 5.0,
+) -> Iterator[LiveServer]:
+    """Serve `engine` on 127.0.0.1 until the block ends."""
+    metrics = metrics or Metrics()
+    metrics.snapshot = engine.snapshot
+    gate = Gate()
+    options = options or ServerOptions(keep_alive_s=5)
+    service = Service(engine, model or served(engine.max_model_len), metrics, gate, options)
+    sock = bind("127.0.0.1", 0)
+    port = sock.getsockname()[1]
+    listener = Listener(build_app(service), gate, sock, drain_s)
+    loop = asyncio.new_event_loop()
+    ready = threading.Event()
+
+    def run() -> None:
+        asyncio.set_event_loop(loop)
+        loop.run_until_complete(listener.run(ready.set))
+        loop.close()
+
+    thread = threading.Thread(target=run, name="live-server")
+    thread.start()
+    server = LiveServer("127.0.0.1", port, loop, listener, metrics, options.api_key)
+    try:
+        if not ready.wait(10):
+            raise TimeoutError("the server did not start")
+        yield server
+    finally:
+        for client in server.clients:
+            client.close()
+        if thread.is_alive():
+            loop.call_soon_threadsafe(listener.stop)
+            loop.call_soon_threadsafe(listener.stop)
+        thread.join(10)
+
+
+def eventually(condition: Callable[[], bool], timeout_s: float = 5.0) -> None:
+    """Wait until `condition` holds; AssertionError if it doesn't in time."""
+    end_s = monotonic() + timeout_s
+    while not condition():
+        if monotonic() > end_s:
+            raise AssertionError("did not come true in time")
+        sleep(0.01)
