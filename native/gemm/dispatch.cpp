@@ -2,17 +2,57 @@
 
 #include "paths.hpp"
 
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
+
 namespace headway {
+namespace {
+
+#if defined(__x86_64__)
+
+// What the operating system saves on a context switch (XCR0).
+uint64_t saved_state() {
+  uint32_t low = 0;
+  uint32_t high = 0;
+  __asm__("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
+  return static_cast<uint64_t>(high) << 32 | low;
+}
+
+struct Features {
+  bool avx2 = false;
+  bool avx512vnni = false;
+};
+
+Features detect() {
+  Features found;
+  uint32_t a = 0;
+  uint32_t b = 0;
+  uint32_t c = 0;
+  uint32_t d = 0;
+  if (__get_cpuid(1, &a, &b, &c, &d) == 0 || (c & bit_OSXSAVE) == 0) return found;
+  constexpr uint32_t kNeeded = bit_AVX | bit_FMA | bit_F16C;
+  const bool vectors = (c & kNeeded) == kNeeded;
+  if (__get_cpuid_count(7, 0, &a, &b, &c, &d) == 0) return found;
+  const uint64_t saved = saved_state();
+  found.avx2 = vectors && (b & bit_AVX2) != 0 && (saved & 0x6) == 0x6;
+  constexpr uint32_t kWide = bit_AVX512F | bit_AVX512BW | bit_AVX512VL | bit_AVX512DQ;
+  found.avx512vnni = found.avx2 && (b & kWide) == kWide && (c & bit_AVX512VNNI) != 0 &&
+                     (saved & 0xE6) == 0xE6;
+  return found;
+}
+
+#endif
+
+}  // namespace
 
 bool supports(Isa isa) {
-  switch (isa) {
-    case Isa::portable:
-      return true;
-    case Isa::avx2:
-    case Isa::avx512vnni:
-      return false;
-  }
-  return false;
+#if defined(__x86_64__)
+  static const Features kFound = detect();
+  if (isa == Isa::avx2) return false;
+  if (isa == Isa::avx512vnni) return kFound.avx512vnni;
+#endif
+  return isa == Isa::portable;
 }
 
 Isa best_isa() {
@@ -22,6 +62,9 @@ Isa best_isa() {
 
 const Kernels& kernels(Isa isa) {
   if (!supports(isa)) throw std::invalid_argument("this processor lacks the instruction path");
+#if defined(__x86_64__)
+  if (isa == Isa::avx512vnni) return kAvx512VnniKernels;
+#endif
   return kPortableKernels;
 }
 

@@ -44,12 +44,10 @@ void unpack_bytes(const uint8_t* quants, UnpackedGroup& group) {
 }
 
 template <WeightType kType>
-void unpack(const PanelView& view, int64_t g, UnpackedGroup& group) {
-  const PanelLayout layout = panel_layout(kType);
-  const size_t index = static_cast<size_t>(g);
-  const uint8_t* quants = view.quants + index * layout.quants;
-  const uint8_t* scales = view.scales + index * layout.scales;
-  const uint8_t* supers = view.supers + index / 8 * layout.supers;
+void unpack(const uint8_t* panel, int64_t g, UnpackedGroup& group) {
+  const uint8_t* quants = panel + group_offset(kType, g);
+  const uint8_t* scales = quants + panel_layout(kType).quants;
+  const uint8_t* supers = panel + super_offset(kType, g);
   if constexpr (kType == WeightType::q8_0) {
     unpack_bytes(quants, group);
   } else if constexpr (kType == WeightType::q6_k) {
@@ -115,13 +113,12 @@ void multiply(const PackedMatrix& weights, const QuantActs& acts, Range tokens, 
   const int64_t groups = weights.groups();
   UnpackedGroup group;
   for (int64_t p = panels.begin; p < panels.end; ++p) {
-    const PanelView view = panel_view(weights.panel(p), kType, groups);
     const int64_t columns = min_of(kColumns, weights.rows() - p * kPanel);
     for (int64_t t = tokens.begin; t < tokens.end; t += kTile) {
       const int64_t tile = min_of(kTile, tokens.end - t);
       float acc[kTile][kColumns] = {};
       for (int64_t g = 0; g < groups; ++g) {
-        unpack<kType>(view, g, group);
+        unpack<kType>(weights.panel(p), g, group);
         for (int64_t i = 0; i < tile; ++i) accumulate<kType>(group, acts, t + i, g, acc[i]);
       }
       for (int64_t i = 0; i < tile; ++i) {

@@ -1,22 +1,22 @@
 // Layout of a packed matrix, and the small helpers that every instruction path shares.
 //
-// A panel holds 16 output features ("columns" here) over all inputs, in three runs:
+// A panel holds 16 output features ("columns" here) over all inputs, group after group, as one stream:
 //
-//   [ quants of group 0, 1, ... | scales of group 0, 1, ... | super scales of group 0-7, 8-15, ... ]
+//   Q4_0, Q4_1, Q8_0   [ quants 0 | scales 0 | quants 1 | scales 1 | ... ]
+//   Q4_K, Q6_K         [ super scales | 8 times (quants | scales) | super scales | ... ]
 //
 // padded to 64 bytes. A *step* is 4 consecutive inputs; step s of a group is one 64-byte vector of
-// bytes [column 0..15][input 4s..4s+3], the operand of a four-way dot product (32-byte halves serve
-// AVX2 as two panels of 8).
+// bytes [column 0..15][input 4s..4s+3], the operand of a four-way dot product (its 32-byte halves
+// serve AVX2).
 //
-//   4 bit (Q4_0, Q4_1, Q4_K)  4 vectors: vector v = step v in the low, step v + 4 in the high nibbles
-//   8 bit (Q8_0)              8 vectors: vector v = step v, weight + 128
-//   6 bit (Q6_K)              4 vectors of low nibbles as above, then 2 vectors of high bits:
-//                             vector h, bits 2j..2j+1 = step 4h + j
-//
-//   scales        Q4_0, Q8_0  d[16] fp16               super scales   none
-//                 Q4_1        d[16], m[16] fp16                       none
-//                 Q4_K        sc[16], min[16] u8                      d[16], dmin[16] fp16
-//                 Q6_K        sc[16][half 0, half 1] i8               d[16] fp16
+//   quants  4 bit (Q4_0, Q4_1, Q4_K)  4 vectors: vector v = step v in the low, v + 4 in the high nibbles
+//           8 bit (Q8_0)              8 vectors: vector v = step v, weight + 128
+//           6 bit (Q6_K)              4 vectors of low nibbles as above, then 2 of high bits:
+//                                     vector h, bits 2j..2j+1 = step 4h + j
+//   scales  Q4_0, Q8_0  d[16] fp16          super scales  none
+//           Q4_1        d[16], m[16] fp16                 none
+//           Q4_K        sc[16], min[16] u8                d[16], dmin[16] fp16
+//           Q6_K        sc[16][half 0, half 1] i8         d[16] fp16
 //
 // The translation units of this folder are compiled with different instruction sets. Functions in
 // headers are therefore static: a shared inline function could be emitted once, with the widest set,
@@ -30,13 +30,14 @@
 
 namespace headway {
 
+// Bytes of the parts of a panel.
 struct PanelLayout {
-  size_t quants;          // bytes a group
-  size_t scales;          // bytes a group
-  size_t supers;          // bytes a super block of 8 groups
+  size_t quants;  // a group
+  size_t scales;  // a group
+  size_t supers;  // 8 groups; 0 if the format has none
 };
 
-static inline PanelLayout panel_layout(WeightType type) {
+static constexpr PanelLayout panel_layout(WeightType type) {
   switch (type) {
     case WeightType::q4_0:
       return {256, 32, 0};
@@ -52,7 +53,7 @@ static inline PanelLayout panel_layout(WeightType type) {
   return {0, 0, 0};
 }
 
-static inline bool is_k_quant(WeightType type) {
+static constexpr bool is_k_quant(WeightType type) {
   return type == WeightType::q4_k || type == WeightType::q6_k;
 }
 
@@ -63,17 +64,16 @@ static inline size_t panel_stride(WeightType type, int64_t cols) {
   return (bytes + 63) / 64 * 64;
 }
 
-// Where the runs of one panel begin.
-struct PanelView {
-  const uint8_t* quants;
-  const uint8_t* scales;
-  const uint8_t* supers;
-};
-
-static inline PanelView panel_view(const uint8_t* panel, WeightType type, int64_t groups) {
+// Offset of a group's quants in its panel.
+static inline size_t group_offset(WeightType type, int64_t group) {
   const PanelLayout layout = panel_layout(type);
-  const size_t count = static_cast<size_t>(groups);
-  return {panel, panel + count * layout.quants, panel + count * (layout.quants + layout.scales)};
+  const size_t index = static_cast<size_t>(group);
+  return index * (layout.quants + layout.scales) + (index / 8 + 1) * layout.supers;
+}
+
+// Offset of the super scales that a group falls under.
+static inline size_t super_offset(WeightType type, int64_t group) {
+  return group_offset(type, group / 8 * 8) - panel_layout(type).supers;
 }
 
 static inline float half_to_float(uint16_t half) {

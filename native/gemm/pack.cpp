@@ -30,14 +30,11 @@ void put_half(uint16_t half, int64_t column, uint8_t* run) {
 }
 
 // Writes group g of one row into its column of a panel that was zeroed.
-void put_group(WeightType type, const WeightGroup& group, int64_t g, int64_t groups, int64_t column,
+void put_group(WeightType type, const WeightGroup& group, int64_t g, int64_t column,
                uint8_t* panel) {
-  const PanelLayout layout = panel_layout(type);
-  const size_t count = static_cast<size_t>(groups);
-  const size_t index = static_cast<size_t>(g);
-  uint8_t* quants = panel + index * layout.quants;
-  uint8_t* scales = panel + count * layout.quants + index * layout.scales;
-  uint8_t* supers = panel + count * (layout.quants + layout.scales) + index / 8 * layout.supers;
+  uint8_t* quants = panel + group_offset(type, g);
+  uint8_t* scales = quants + panel_layout(type).quants;
+  uint8_t* supers = panel + super_offset(type, g);
   if (type == WeightType::q8_0) {
     put_bytes(group.q, column, quants);
   } else {
@@ -73,12 +70,10 @@ uint16_t get_half(const uint8_t* run, int64_t column) {
 }
 
 // The inverse of put_group.
-WeightGroup get_group(WeightType type, const PanelView& view, int64_t g, int64_t column) {
-  const PanelLayout layout = panel_layout(type);
-  const size_t index = static_cast<size_t>(g);
-  const uint8_t* quants = view.quants + index * layout.quants;
-  const uint8_t* scales = view.scales + index * layout.scales;
-  const uint8_t* supers = view.supers + index / 8 * layout.supers;
+WeightGroup get_group(WeightType type, const uint8_t* panel, int64_t g, int64_t column) {
+  const uint8_t* quants = panel + group_offset(type, g);
+  const uint8_t* scales = quants + panel_layout(type).quants;
+  const uint8_t* supers = panel + super_offset(type, g);
   WeightGroup group{};
   for (int k = 0; k < kGroup; ++k) {
     const size_t within = static_cast<size_t>(column * 4 + k % 4);
@@ -106,9 +101,8 @@ WeightGroup get_group(WeightType type, const PanelView& view, int64_t g, int64_t
 }
 
 void put_row(WeightType type, int64_t cols, const uint8_t* row, int64_t column, uint8_t* panel) {
-  const int64_t groups = cols / kGroup;
-  for (int64_t g = 0; g < groups; ++g) {
-    put_group(type, read_group(type, row, g), g, groups, column, panel);
+  for (int64_t g = 0; g < cols / kGroup; ++g) {
+    put_group(type, read_group(type, row, g), g, column, panel);
   }
 }
 
@@ -180,9 +174,9 @@ PackedMatrix pack_interleaved(WeightType type, int64_t rows, int64_t cols, const
 
 void dequantize_row(const PackedMatrix& matrix, int64_t row, float* out) {
   const int64_t at = position(matrix.header(), row);
-  const PanelView view = panel_view(matrix.panel(at / kPanel), matrix.type(), matrix.groups());
+  const uint8_t* panel = matrix.panel(at / kPanel);
   for (int64_t g = 0; g < matrix.groups(); ++g) {
-    dequantize_group(matrix.type(), get_group(matrix.type(), view, g, at % kPanel), out + g * kGroup);
+    dequantize_group(matrix.type(), get_group(matrix.type(), panel, g, at % kPanel), out + g * kGroup);
   }
 }
 

@@ -1,0 +1,102 @@
+// Loops around the tiles of the vector paths. A Path, in the anonymous namespace of its file, gives
+//
+//   template <WeightType> static constexpr int max_tile();   most tokens in one tile
+//   template <WeightType, int kTile> static void tile(const TileArgs&);
+//
+// Templates over such a type have internal linkage, as layout.hpp demands.
+#pragma once
+
+#include <utility>
+
+#include "elementwise.hpp"
+
+namespace headway {
+
+// kTile tokens by one panel. Pointers are at the first token of the tile; `stride` is from one group
+// to the next as in QuantActs. The tile writes acc[kTile][16].
+struct TileArgs {
+  const uint8_t* panel;
+  int64_t groups;
+  int64_t stride;
+  const int8_t* q;
+  const float* scale;
+  const float* sum;
+  const int32_t* negative;
+  const int16_t* halves;
+  float* acc;
+  bool prefetch;  // first tile of a panel: bring in the weights ahead
+};
+
+using Tile = void (*)(const TileArgs&);
+
+template <class Path, WeightType kType, size_t... kIndices>
+static inline Tile tile_of(int64_t tokens, std::index_sequence<kIndices...>) {
+  static constexpr Tile kTiles[] = {&Path::template tile<kType, kIndices + 1>...};
+  return kTiles[tokens - 1];
+}
+
+static inline TileArgs tile_args(const PackedMatrix& weights, const QuantActs& acts, int64_t panel,
+                                 int64_t token, float* acc, bool prefetch) {
+  return {weights.panel(panel), weights.groups(),     acts.stride,
+          acts.q + token * kGroup, acts.scale + token, acts.sum + token,
+          acts.negative + token,   acts.halves + 2 * token, acc, prefetch};
+}
+
+static inline void store_row(const float* acc, int64_t columns, float* out, Store how) {
+  if (columns == kPanel && how == Store::assign) {
+    std::memcpy(out, acc, sizeof(float) * kPanel);
+    return;
+  }
+  for (int64_t c = 0; c < columns; ++c) out[c] = how == Store::add ? out[c] + acc[c] : acc[c];
+}
+
+// Tokens whose activations stay in the L2 cache while all panels pass over them.
+static inline int64_t block_tokens(int64_t cols, int64_t max_tile) {
+  constexpr int64_t kCacheBytes = 384 * 1024;
+  const int64_t tiles = kCacheBytes / (cols * 3 / 2) / max_tile;
+  return (tiles > 0 ? tiles : 1) * max_tile;
+}
+
+// `out` points at the element of the first token and the first row of the first panel.
+template <class Path, WeightType kType>
+static void multiply_typed(const PackedMatrix& weights, const QuantActs& acts, Range tokens,
+                           Range panels, float* out, int64_t ld, Store how) {
+  constexpr int64_t kMax = Path::template max_tile<kType>();
+  alignas(64) float acc[kMax * kPanel];
+  const int64_t block = block_tokens(weights.cols(), kMax);
+  for (int64_t first = tokens.begin; first < tokens.end; first += block) {
+    const int64_t count = min_of(block, tokens.end - first);
+    const int64_t tiles = (count + kMax - 1) / kMax;
+    for (int64_t p = panels.begin; p < panels.end; ++p) {
+      const int64_t columns = min_of(kPanel, weights.rows() - p * kPanel);
+      for (int64_t i = 0; i < tiles; ++i) {
+        // Tiles of nearly equal size: a short last one would waste the unpacking.
+        const int64_t begin = first + count * i / tiles;
+        const int64_t size = first + count * (i + 1) / tiles - begin;
+        tile_of<Path, kType>(size, std::make_index_sequence<kMax>())(
+            tile_args(weights, acts, p, begin, acc, i == 0));
+        float* at = out + (begin - tokens.begin) * ld + (p - panels.begin) * kPanel;
+        for (int64_t t = 0; t < size; ++t) store_row(acc + t * kPanel, columns, at + t * ld, how);
+      }
+    }
+  }
+}
+
+template <class Path>
+static void multiply(const PackedMatrix& weights, const QuantActs& acts, Range tokens, Range panels,
+                     float* out, int64_t ld, Store how) {
+  switch (weights.type()) {
+    case WeightType::q4_0:
+      return multiply_typed<Path, WeightType::q4_0>(weights, acts, tokens, panels, out, ld, how);
+    case WeightType::q4_1:
+      return multiply_typed<Path, WeightType::q4_1>(weights, acts, tokens, panels, out, ld, how);
+    case WeightType::q8_0:
+      return multiply_typed<Path, WeightType::q8_0>(weights, acts, tokens, panels, out, ld, how);
+    case WeightType::q4_k:
+      return multiply_typed<Path, WeightType::q4_k>(weights, acts, tokens, panels, out, ld, how);
+    case WeightType::q6_k:
+      return multiply_typed<Path, WeightType::q6_k>(weights, acts, tokens, panels, out, ld, how);
+  }
+}
+
+}  // namespace headway

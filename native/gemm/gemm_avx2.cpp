@@ -1,0 +1,2 @@
+// The AVX2 path.
+#include "paths.hpp"
