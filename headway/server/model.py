@@ -11,11 +11,6 @@ from headway.server.tiers import ModelNames
 class TextCodec(Protocol):
     """Text to token ids and back."""
 
-    @property
-    def vocab_size(self) -> int:
-        """Token ids are 0 to this, exclusive."""
-        ...
-
     def encode(self, text: str, add_special: bool) -> Sequence[int]:
         """Token ids; `add_special` puts beginning of sequence first if the model is used so.
         Names of control tokens in the text are these tokens."""
@@ -41,13 +36,7 @@ class ServedModel:
     names: ModelNames
     codec: TextCodec
     chat: ChatFormat | None
-    max_model_len: int
     created: int
-
-    @property
-    def vocab_size(self) -> int:
-        """Token ids are 0 to this, exclusive."""
-        return self.codec.vocab_size
 
     def encode(self, text: str) -> Sequence[int]:
         """Token ids of a text prompt. Raises ApiError (400) if there are none."""

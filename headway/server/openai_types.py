@@ -123,12 +123,12 @@ class GenerationBody(Body):
     top_p: Annotated[float, Field(gt=0, le=1)] | None = None
     top_k: TopK | None = None
     min_p: Annotated[float, Field(ge=0, le=1)] | None = None
-    repetition_penalty: Annotated[float, Field(gt=0, le=10)] | None = None
+    repetition_penalty: Annotated[float, Field(gt=0, le=100)] | None = None
     presence_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
     frequency_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
     logit_bias: dict[str, Annotated[float, Field(ge=-100, le=100)]] | None = None
     stop: str | Annotated[list[str], Field(max_length=16)] | None = None
-    stop_token_ids: Annotated[list[int], Field(max_length=64)] | None = None
+    stop_token_ids: list[int] | None = None
     ignore_eos: bool | None = None
     n: Annotated[int, Field(ge=1, le=128)] | None = None
     seed: Annotated[int, Field(ge=-(2**63), lt=2**63)] | None = None

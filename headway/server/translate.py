@@ -1,6 +1,6 @@
-"""From validated bodies to the engine's requests."""
+"""From validated bodies to the engine's requests. The engine checks token ids and lengths."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from headway.core.plan import Penalties, Truncation
 from headway.core.types import ServiceClass
@@ -29,7 +29,7 @@ def chat_requests(
     max_tokens = body.max_completion_tokens or body.max_tokens
     logprobs = (body.top_logprobs or 0) if body.logprobs else -1
     prompt = model.encode_chat([_turn(message) for message in body.messages])
-    return _requests(body, [prompt], service_class, max_tokens, logprobs, model)
+    return _requests(body, [prompt], service_class, max_tokens, logprobs)
 
 
 def completion_requests(
@@ -40,9 +40,12 @@ def completion_requests(
         raise bad_request(
             "'best_of' other than 'n' is not supported.", "best_of", "unsupported_field"
         )
-    prompts = [_encoded(prompt, model) for prompt in _prompts(body.prompt)]
+    texts = _prompts(body.prompt)
+    if len(texts) * (body.n or 1) > MAX_CHOICES:
+        raise bad_request(f"More than {MAX_CHOICES} choices in one request.", "prompt")
+    prompts = [_encoded(prompt, model) for prompt in texts]
     logprobs = -1 if body.logprobs is None else body.logprobs
-    return _requests(body, prompts, service_class, body.max_tokens or 16, logprobs, model)
+    return _requests(body, prompts, service_class, body.max_tokens or 16, logprobs)
 
 
 def _requests(
@@ -51,17 +54,14 @@ def _requests(
     service_class: ServiceClass,
     max_tokens: int | None,
     logprobs: int,
-    model: ServedModel,
 ) -> list[GenerationRequest]:
     n = body.n or 1
-    if n * len(prompts) > MAX_CHOICES:
-        raise bad_request(f"More than {MAX_CHOICES} choices in one request.", "n")
-    sampling = _sampling(body, logprobs, model)
-    stop = _stop(body, max_tokens, model)
+    sampling = _sampling(body, logprobs)
+    stop = _stop(body, max_tokens)
     return [GenerationRequest(prompt, service_class, sampling, stop, n) for prompt in prompts]
 
 
-def _sampling(body: GenerationBody, logprobs: int, model: ServedModel) -> SamplingParams:
+def _sampling(body: GenerationBody, logprobs: int) -> SamplingParams:
     return SamplingParams(
         temperature=_or(body.temperature, 1.0),
         truncation=Truncation(
@@ -73,33 +73,27 @@ def _sampling(body: GenerationBody, logprobs: int, model: ServedModel) -> Sampli
             frequency=_or(body.frequency_penalty, 0.0),
         ),
         seed=body.seed,
-        bias=_bias(body.logit_bias or {}, model.vocab_size),
+        bias=_bias(body.logit_bias or {}),
         logprobs=logprobs,
     )
 
 
-def _stop(body: GenerationBody, max_tokens: int | None, model: ServedModel) -> StopConditions:
+def _stop(body: GenerationBody, max_tokens: int | None) -> StopConditions:
     strings = [body.stop] if isinstance(body.stop, str) else body.stop or []
-    if "" in strings:
-        raise bad_request("A stop string is empty.", "stop")
-    stop_ids = tuple(body.stop_token_ids or ())
-    _check_ids(stop_ids, model.vocab_size, "stop_token_ids")
     return StopConditions(
-        # Whatever exceeds the model's length means "as far as it goes", 2**63 included.
-        max_tokens=None if max_tokens is None else min(max_tokens, model.max_model_len),
+        max_tokens=max_tokens,
         stop=tuple(strings),
-        stop_ids=stop_ids,
+        stop_ids=tuple(body.stop_token_ids or ()),
         ignore_eos=bool(body.ignore_eos),
     )
 
 
-def _bias(bias: Mapping[str, float], vocab_size: int) -> dict[int, float]:
+def _bias(bias: Mapping[str, float]) -> dict[int, float]:
     ids: dict[int, float] = {}
     for key, value in bias.items():
         if not (key.isascii() and key.isdigit() and len(key) < 10):
             raise bad_request(f"Key {key[:40]!r} of 'logit_bias' is no token id.", "logit_bias")
         ids[int(key)] = value
-    _check_ids(ids, vocab_size, "logit_bias")
     return ids
 
 
@@ -124,16 +118,7 @@ def _prompts(
 def _encoded(prompt: str | Sequence[int], model: ServedModel) -> Sequence[int]:
     if isinstance(prompt, str):
         return model.encode(prompt)
-    _check_ids(prompt, model.vocab_size, "prompt")
     return prompt
-
-
-def _check_ids(ids: Iterable[int], vocab_size: int, param: str) -> None:
-    for token in ids:
-        if not 0 <= token < vocab_size:
-            raise bad_request(
-                f"Token id {token} in {param!r} is outside 0 to {vocab_size - 1}.", param
-            )
 
 
 def _check_message(message: Message, path: str) -> None:

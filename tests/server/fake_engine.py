@@ -8,16 +8,14 @@ from dataclasses import dataclass, field
 from headway.core.plan import TokenLogprobs
 from headway.core.request import ClassCounts, Snapshot, TierCounts, Usage
 from headway.core.types import FinishReason, ServiceClass
+from headway.engine.arrivals import check_request
+from headway.engine.options import ModelLimits
 from headway.engine.types import Delta, Generation, GenerationRequest, Observer, TokenInfo
-from headway.errors import HeadwayError, NeverFitsError
-
-BLOCK = 16
+from headway.errors import HeadwayError
 
 
 class ByteCodec:
     """One token for each byte."""
-
-    vocab_size = 256
 
     def encode(self, text: str, add_special: bool) -> Sequence[int]:
         return list(text.encode())
@@ -67,8 +65,7 @@ class FakeEngine:
     def submit(self, request: GenerationRequest) -> Generation:
         if self.script.refuse is not None:
             raise self.script.refuse
-        if len(request.prompt) >= self.max_model_len:
-            raise NeverFitsError("The prompt is too long.", "prompt")
+        check_request(request, ModelLimits(256, self.max_model_len, frozenset()), max_choices=128)
         self.submitted.append(request)
         generation = FakeGeneration(self, request, self.script)
         self.live.append(generation)
@@ -107,11 +104,12 @@ class FakeGeneration:
         self.script = script
         self.released = asyncio.Event()
         self._running = True
+        self._step = 0
 
     async def __aiter__(self) -> AsyncIterator[Delta]:
         choices = [self._choice(index) for index in range(self.request.n)]
         while choices:
-            if self._position() == self.script.hold_after and not self.released.is_set():
+            if self._step == self.script.hold_after:
                 await self.released.wait()
             await asyncio.sleep(0)
             for choice in list(choices):
@@ -123,11 +121,6 @@ class FakeGeneration:
                 yield delta
             self._step += 1
         self._end(FinishReason.STOP)
-
-    _step = 0
-
-    def _position(self) -> int:
-        return self._step
 
     async def aclose(self) -> None:
         if self._running:

@@ -15,7 +15,7 @@ from headway.server.app import build_app
 from headway.server.gate import Gate
 from headway.server.listen import Listener, bind
 from headway.server.metrics import Metrics
-from headway.server.model import ChatFormat, ServedModel, TextCodec
+from headway.server.model import ServedModel
 from headway.server.routes import ServerOptions, Service
 from headway.server.tiers import ModelNames
 from tests.server.fake_engine import ByteCodec, PlainChat
@@ -69,13 +69,8 @@ class LiveServer:
         return {name: float(value) for name, _, value in lines}
 
 
-def served(
-    max_model_len: int, codec: TextCodec | None = None, chat: ChatFormat | None = None
-) -> ServedModel:
-    """The model as the server sees it."""
-    return ServedModel(
-        ModelNames(MODEL), codec or ByteCodec(), chat or PlainChat(), max_model_len, created=1
-    )
+BYTES = ServedModel(ModelNames(MODEL), ByteCodec(), PlainChat(), created=1)
+"""The model of FakeEngine, as the server sees it."""
 
 
 @contextmanager
@@ -83,7 +78,7 @@ def live_server(
     engine: EngineClient,
     options: ServerOptions | None = None,
     *,
-    model: ServedModel | None = None,
+    model: ServedModel = BYTES,
     metrics: Metrics | None = None,
     drain_s: float = 5.0,
 ) -> Iterator[LiveServer]:
@@ -92,7 +87,7 @@ def live_server(
     metrics.snapshot = engine.snapshot
     gate = Gate()
     options = options or ServerOptions(keep_alive_s=5)
-    service = Service(engine, model or served(engine.max_model_len), metrics, gate, options)
+    service = Service(engine, model, metrics, gate, options)
     sock = bind("127.0.0.1", 0)
     port = sock.getsockname()[1]
     listener = Listener(build_app(service), gate, sock, drain_s)
