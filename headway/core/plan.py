@@ -205,8 +205,8 @@ class StepHandle(Protocol):
         ...
 
     def interrupt(self) -> None:
-        """Ask the step to stop at its next layer boundary; it may still end normally.
-        Does nothing where interruption isn't supported, or the step has ended."""
+        """Ask the step to stop at its next layer boundary; it may still end normally. From any
+        thread. Does nothing where interruption isn't supported, or the step has ended."""
         ...
 
 
