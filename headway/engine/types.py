@@ -58,10 +58,15 @@ class GenerationRequest:
 
 @dataclass(frozen=True, slots=True)
 class TokenInfo:
-    """One generated token: id, and log probabilities if the request asked for them."""
+    """One generated token: id, and log probabilities if the request asked for them.
+
+    shown: False for the token that ended the answer (end of sequence, a stop id): it counts, but
+        has no text and no place among the log probabilities that OpenAI's API gives.
+    """
 
     token: int
     logprobs: TokenLogprobs | None = None
+    shown: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +74,8 @@ class Delta:
     """New output of one choice.
 
     text: valid text, never half a character, never part of a stop string. May be empty.
-    tokens: the tokens since the last delta, those held back in `text` included.
+    tokens: the tokens since the last delta. One that a stop string may still cut comes together
+        with its text, so that all tokens together are those the answer keeps.
     finish: set on the last delta of the choice, with `usage`; `message` explains ERROR.
     """
 

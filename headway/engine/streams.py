@@ -1,0 +1,248 @@
+"""From the engine thread to whoever waits: mailboxes, bells and the two kinds of generation.
+
+The engine thread drops parcels into mailboxes and rings each bell once a step: one call per event
+loop (`call_soon_threadsafe` with all its mailboxes), however many requests got a token. Text that
+no verdict depends on is decoded on the reader's side, while the next step computes. A reader that
+is slow finds everything that waits for a choice merged into one delta.
+"""
+
+import asyncio
+import contextlib
+import threading
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from headway.core.request import Usage
+from headway.core.types import FinishReason
+from headway.engine.text import ChoiceText
+from headway.engine.types import Delta, TokenInfo
+
+
+@dataclass(slots=True)
+class Parcel:
+    """One choice's news of one step.
+
+    text: None where the reader decodes `tokens` itself.
+    """
+
+    choice: int
+    tokens: Sequence[TokenInfo] = ()
+    text: str | None = None
+    finish: FinishReason | None = None
+    usage: Usage | None = None
+    message: str = ""
+
+
+class Mailbox:
+    """Parcels on their way from the engine thread to one reader. Lock-free: the deque's ends are
+    atomic, and `_rung` is set after a parcel is in and cleared before they are taken out.
+
+    wake: called by the bell to wake the reader.
+    """
+
+    def __init__(self, bell: "Bell", wake: Callable[[], None]) -> None:
+        self.bell = bell
+        self.wake = wake
+        self._parcels: deque[Parcel] = deque()
+        self._rung = False
+
+    def put(self, parcel: Parcel) -> bool:
+        """Add a parcel; True if the bell must be rung for it."""
+        self._parcels.append(parcel)
+        if self._rung:
+            return False
+        self._rung = True
+        return True
+
+    def take_all(self) -> list[Parcel]:
+        """Everything that waits, oldest first."""
+        self._rung = False
+        parcels = []
+        while self._parcels:
+            parcels.append(self._parcels.popleft())
+        return parcels
+
+
+def wake_all(mailboxes: Iterable[Mailbox]) -> None:
+    """Wake the reader of each mailbox."""
+    for mailbox in mailboxes:
+        mailbox.wake()
+
+
+class Bell(Protocol):
+    """Tells readers of one kind that their mailboxes have something. Called by the engine."""
+
+    def ring(self, mailboxes: Sequence[Mailbox]) -> None: ...
+
+
+class Outbox:
+    """The mailboxes filled in one step, by bell."""
+
+    def __init__(self) -> None:
+        self._filled: dict[Bell, list[Mailbox]] = {}
+
+    def put(self, mailbox: Mailbox, parcel: Parcel) -> None:
+        """Drop a parcel in."""
+        if mailbox.put(parcel):
+            self._filled.setdefault(mailbox.bell, []).append(mailbox)
+
+    def flush(self) -> None:
+        """Ring each bell once."""
+        for bell, mailboxes in self._filled.items():
+            bell.ring(mailboxes)
+        self._filled.clear()
+
+
+class LoopBell:
+    """Wakes the readers of one event loop, in one call. Equal for equal loops."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, LoopBell) and other._loop is self._loop
+
+    def __hash__(self) -> int:
+        return id(self._loop)
+
+    def ring(self, mailboxes: Sequence[Mailbox]) -> None:
+        """Schedule the wake-ups; where the loop has been closed, nobody reads any more."""
+        with contextlib.suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(wake_all, mailboxes)
+
+
+class ThreadBell:
+    """Wakes readers that are plain threads."""
+
+    def ring(self, mailboxes: Sequence[Mailbox]) -> None:
+        """Wake each at once."""
+        wake_all(mailboxes)
+
+
+class Assembler:
+    """Turns parcels into deltas: decodes where that is left to the reader, merges by choice."""
+
+    def __init__(self, texts: Sequence[ChoiceText]) -> None:
+        self._texts = texts
+        self._open = set(range(len(texts)))
+
+    @property
+    def finished(self) -> bool:
+        """Whether every choice has had its last delta."""
+        return not self._open
+
+    def assemble(self, parcels: Iterable[Parcel]) -> list[Delta]:
+        """One delta for each choice in `parcels` that has news."""
+        by_choice: dict[int, list[Parcel]] = {}
+        for parcel in parcels:
+            by_choice.setdefault(parcel.choice, []).append(parcel)
+        deltas = [self._merge(choice, group) for choice, group in by_choice.items()]
+        return [d for d in deltas if d.text or d.tokens or d.finish is not None]
+
+    def _merge(self, choice: int, parcels: Sequence[Parcel]) -> Delta:
+        texts: list[str] = []
+        tokens: list[TokenInfo] = []
+        last = parcels[-1]
+        for parcel in parcels:
+            if parcel.text is None:
+                released = self._decode(choice, parcel)
+                texts.append(released[0])
+                tokens += released[1]
+            else:
+                texts.append(parcel.text)
+                tokens += parcel.tokens
+        if last.finish is not None:
+            self._open.discard(choice)
+        return Delta(choice, "".join(texts), tuple(tokens), last.finish, last.usage, last.message)
+
+    def _decode(self, choice: int, parcel: Parcel) -> tuple[str, tuple[TokenInfo, ...]]:
+        text = self._texts[choice]
+        for info in parcel.tokens:
+            text.push(info)
+        if parcel.finish is not None:
+            text.finish()
+        released = text.take()
+        return released.text, released.tokens
+
+
+class AsyncGeneration:
+    """An answer read in an event loop; see `engine.types.Generation`. One that is dropped without
+    `aclose` aborts too."""
+
+    def __init__(
+        self,
+        mailbox: Mailbox,
+        filled: asyncio.Event,
+        assembler: Assembler,
+        abort: Callable[[], None],
+    ) -> None:
+        self._mailbox = mailbox
+        self._filled = filled
+        self._assembler = assembler
+        self._abort = abort
+        self._ready: deque[Delta] = deque()
+        self._closed = False
+
+    def __aiter__(self) -> AsyncIterator[Delta]:
+        return self
+
+    async def __anext__(self) -> Delta:
+        while not self._ready:
+            if self._closed or self._assembler.finished:
+                raise StopAsyncIteration
+            self._ready += self._assembler.assemble(self._mailbox.take_all())
+            if not self._ready:
+                await self._filled.wait()
+                self._filled.clear()
+        return self._ready.popleft()
+
+    async def aclose(self) -> None:
+        """Abort what still runs, and end the iteration."""
+        self._abort_once()
+        self._ready.clear()
+        self._filled.set()
+
+    def __del__(self) -> None:
+        self._abort_once()
+
+    def _abort_once(self) -> None:
+        if not self._closed and not self._assembler.finished:
+            self._abort()
+        self._closed = True
+
+
+class SyncGeneration:
+    """An answer read by a plain thread: an iterator of deltas."""
+
+    def __init__(
+        self,
+        mailbox: Mailbox,
+        filled: threading.Event,
+        assembler: Assembler,
+        abort: Callable[[], None],
+    ) -> None:
+        self._mailbox = mailbox
+        self._filled = filled
+        self._assembler = assembler
+        self._abort = abort
+        self._ready: deque[Delta] = deque()
+
+    def __iter__(self) -> Iterator[Delta]:
+        return self
+
+    def __next__(self) -> Delta:
+        while not self._ready:
+            if self._assembler.finished:
+                raise StopIteration
+            self._ready += self._assembler.assemble(self._mailbox.take_all())
+            if not self._ready:
+                self._filled.wait()
+                self._filled.clear()
+        return self._ready.popleft()
+
+    def close(self) -> None:
+        """Abort what still runs; idempotent. The iteration then ends with ABORT deltas."""
+        if not self._assembler.finished:
+            self._abort()

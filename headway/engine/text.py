@@ -1,0 +1,161 @@
+"""From tokens to text: incremental decoding and stop strings, one choice at a time."""
+
+from collections.abc import Sequence, Set
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+from headway.engine.types import TokenInfo
+
+
+class TextStream(Protocol):
+    """Decodes one answer token by token."""
+
+    def push(self, token: int) -> str:
+        """Text that is certain now; empty in the middle of a character."""
+        ...
+
+    def flush(self) -> str:
+        """What is left at the end; U+FFFD where it isn't valid text."""
+        ...
+
+
+class Detokenizer(Protocol):
+    """Makes a stream for each answer."""
+
+    def stream(self) -> TextStream: ...
+
+
+class StopMatcher:
+    """Finds stop strings in a text that arrives in pieces.
+
+    The stop that is complete first counts, however the text is cut; of two that end together, the
+    longer. Text that may still become part of a stop string is held back.
+    """
+
+    def __init__(self, stops: Sequence[str]) -> None:
+        self._stops = tuple(stops)
+        self._longest = max((len(stop) for stop in stops), default=0)
+        self._held = ""
+        self.hit = False
+
+    def push(self, piece: str) -> str:
+        """Text that is safe to show. After a hit, which ends the text, always empty."""
+        if self.hit:
+            return ""
+        text = self._held + piece
+        start = self._first_match(text)
+        if start is not None:
+            self.hit, self._held = True, ""
+            return text[:start]
+        held = self._possible_start(text)
+        self._held = text[len(text) - held :]
+        return text[: len(text) - held]
+
+    def flush(self) -> str:
+        """The held text, once no more can follow."""
+        held, self._held = self._held, ""
+        return held
+
+    def _first_match(self, text: str) -> int | None:
+        found = [(at + len(stop), at) for stop in self._stops if (at := text.find(stop)) >= 0]
+        return min(found)[1] if found else None
+
+    def _possible_start(self, text: str) -> int:
+        """Length of the longest end of `text` that a stop string starts with."""
+        for length in range(min(self._longest - 1, len(text)), 0, -1):
+            if any(stop.startswith(text[-length:]) for stop in self._stops):
+                return length
+        return 0
+
+
+@dataclass(frozen=True, slots=True)
+class Released:
+    """Text to show, and the tokens that are fully part of it."""
+
+    text: str
+    tokens: tuple[TokenInfo, ...]
+
+
+class ChoiceText:
+    """The text of one choice. A token leaves together with the last of its text, so the tokens
+    given out in all are those that the answer keeps.
+
+        tokens:  [ out ........ ][ _waiting ..... ]
+        text:    [ out ........ ][ held by _matcher ]
+        _ends:                     length of the text after each waiting token
+
+    silent: token ids that show no text (those that end the answer).
+    """
+
+    def __init__(
+        self, stream: TextStream, stops: Sequence[str] = (), silent: Set[int] = frozenset()
+    ) -> None:
+        self._stream = stream
+        self._silent = silent
+        self._matcher = StopMatcher(stops)
+        self._ends: list[int] = []
+        self._waiting: list[TokenInfo] = []
+        self._pushed_chars = 0
+        self._shown_chars = 0
+        self._out_tokens = 0
+        self._out_chars = 0
+        self._ready: list[str] = []
+
+    @property
+    def hit(self) -> bool:
+        """Whether a stop string is complete."""
+        return self._matcher.hit
+
+    @property
+    def keep_tokens(self) -> int:
+        """After a hit: tokens of the answer, those with any text before the stop string."""
+        return self._out_tokens + self._num_kept()
+
+    def push(self, info: TokenInfo) -> None:
+        """Take a sampled token in."""
+        piece = ""
+        if info.token in self._silent:
+            info = replace(info, shown=False)
+        else:
+            piece = self._stream.push(info.token)
+        self._pushed_chars += len(piece)
+        self._ends.append(self._pushed_chars)
+        self._waiting.append(info)
+        self._show(self._matcher.push(piece))
+
+    def finish(self) -> None:
+        """No token will follow: release everything that was held, unless a stop string cut it."""
+        if not self.hit:
+            self._show(self._matcher.push(self._stream.flush()))
+        if not self.hit:
+            self._show(self._matcher.flush())
+            self._shown_chars = self._pushed_chars
+
+    def take(self) -> Released:
+        """What became certain since the last call."""
+        count = self._num_kept() if self.hit else self._num_shown()
+        tokens = tuple(self._waiting[:count])
+        self._out_chars = self._ends[count - 1] if count else self._out_chars
+        del self._waiting[:count], self._ends[:count]
+        self._out_tokens += count
+        text = "".join(self._ready)
+        self._ready.clear()
+        return Released(text, tokens)
+
+    def _show(self, text: str) -> None:
+        if text:
+            self._ready.append(text)
+            self._shown_chars += len(text)
+
+    def _num_shown(self) -> int:
+        """Leading waiting tokens all of whose text has been shown."""
+        count = 0
+        while count < len(self._ends) and self._ends[count] <= self._shown_chars:
+            count += 1
+        return count
+
+    def _num_kept(self) -> int:
+        """Leading waiting tokens whose text starts before the cut."""
+        count = self._num_shown()
+        start = self._ends[count - 1] if count else self._out_chars
+        return count + (count < len(self._ends) and start < self._shown_chars)
