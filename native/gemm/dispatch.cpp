@@ -49,7 +49,7 @@ Features detect() {
 bool supports(Isa isa) {
 #if defined(__x86_64__)
   static const Features kFound = detect();
-  if (isa == Isa::avx2) return false;
+  if (isa == Isa::avx2) return kFound.avx2;
   if (isa == Isa::avx512vnni) return kFound.avx512vnni;
 #endif
   return isa == Isa::portable;
@@ -63,6 +63,7 @@ Isa best_isa() {
 const Kernels& kernels(Isa isa) {
   if (!supports(isa)) throw std::invalid_argument("this processor lacks the instruction path");
 #if defined(__x86_64__)
+  if (isa == Isa::avx2) return kAvx2Kernels;
   if (isa == Isa::avx512vnni) return kAvx512VnniKernels;
 #endif
   return kPortableKernels;
