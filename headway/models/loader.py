@@ -5,10 +5,11 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from headway.errors import ModelError
+from headway.errors import ConfigError, ModelError
 from headway.models.arch import config_from_gguf
 from headway.models.chat import ChatTemplate
 from headway.models.gguf import GgufFile, Metadata, read_gguf
+from headway.models.huggingface import QUANTISATIONS, load_folder
 from headway.models.tokenizer import Tokenizer
 from headway.models.tokenizer_gguf import load_tokenizer_gguf
 from headway.models.types import ModelConfig, TensorType, Weights
@@ -46,11 +47,25 @@ def load_model(path: Path, quantize: str = "int8") -> LoadedModel:
         and become Q8_0 elsewhere.
     Matrices that stay are views of the mapped file. Takes about 0.2 s for 100 MB of GGUF, most of
     it the tokenizer, with the digest of the whole file beside it.
-    Raises ModelError, in one line, for what can't be used.
+    Raises ModelError, in one line, for what can't be used, and ConfigError for another `quantize`.
     """
-    if path.is_dir():
-        raise ModelError("folders come next")
-    return _load_gguf(path)
+    if quantize not in QUANTISATIONS:
+        raise ConfigError(f"quantize must be one of {', '.join(QUANTISATIONS)}, not {quantize!r}")
+    return _load_folder(path, quantize) if path.is_dir() else _load_gguf(path)
+
+
+def _load_folder(path: Path, quantize: str) -> LoadedModel:
+    try:
+        folder = load_folder(path, quantize)
+        return _finished(path, folder.weights, folder.tokenizer, folder.template, folder.notices)
+    except ModelError as e:
+        raise _located(path, e) from e
+
+
+def _located(path: Path, error: ModelError) -> ModelError:
+    """The error with the path in front, once."""
+    message = str(error)
+    return ModelError(message if message.startswith(str(path)) else f"{path}: {message}")
 
 
 def _load_gguf(path: Path) -> LoadedModel:
@@ -69,7 +84,7 @@ def _load_gguf(path: Path) -> LoadedModel:
         weights = Weights(config, assembled.tensors, digest.result())
         return _finished(path, weights, tokenizer, _gguf_template(file.metadata), assembled.notices)
     except ModelError as e:
-        raise ModelError(f"{path}: {e}") from e
+        raise _located(path, e) from e
 
 
 def _digest(file: GgufFile) -> str:
@@ -108,7 +123,12 @@ def _finished(
             chat = ChatTemplate(template, _named_tokens(tokenizer))
         except ModelError as e:
             notices += (f"no chat completions: {e}",)
-    return LoadedModel(weights, tokenizer, chat, tokenizer.special.stop, path.stem, notices)
+    return LoadedModel(weights, tokenizer, chat, tokenizer.special.stop, _name(path), notices)
+
+
+def _name(path: Path) -> str:
+    full = path.resolve()
+    return full.name if full.is_dir() else full.stem
 
 
 def _named_tokens(tokenizer: Tokenizer) -> dict[str, str]:

@@ -8,7 +8,7 @@ An answer continues a prompt, so the space that SentencePiece puts before a text
 
 import codecs
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Set
 from dataclasses import dataclass
 from enum import Enum
 from functools import partial
@@ -42,6 +42,15 @@ class SpecialIds:
     bos: int | None = None
     eos: int | None = None
     stop: frozenset[int] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class SpecialNames:
+    """What stands beside a tokenizer.json: names of tokens, and ids that end an answer."""
+
+    bos: str | None
+    eos: str | None
+    stop: Set[int]
 
 
 class Tokenizer:
@@ -148,10 +157,9 @@ class StreamDecoder:
         return self._utf8.decode(b"", final=True)
 
 
-def load_tokenizer_json(path: Path, special: Sequence[str], bos: str | None) -> Tokenizer:
+def load_tokenizer_json(path: Path, names: SpecialNames) -> Tokenizer:
     """A Hugging Face `tokenizer.json`: byte-level or SentencePiece BPE.
 
-    special: names of the tokens that end an answer, the first being end of sequence.
     Raises ModelError for other kinds, by name, and for files that can't be read.
     """
     try:
@@ -166,14 +174,10 @@ def load_tokenizer_json(path: Path, special: Sequence[str], bos: str | None) -> 
     core = guarded(partial(tokenizers.Tokenizer.from_str, text), str(path))
     core.no_truncation()
     core.no_padding()
-    stop = [i for i in map(core.token_to_id, special) if i is not None]
-    ids = SpecialIds(
-        bos=core.token_to_id(bos) if bos else None,
-        eos=stop[0] if stop else None,
-        stop=frozenset(stop),
-    )
+    bos, eos = (core.token_to_id(name) if name else None for name in (names.bos, names.eos))
+    stop = frozenset(names.stop) if eos is None else frozenset(names.stop) | {eos}
     vocab_size = 1 + max(core.get_vocab(with_added_tokens=True).values(), default=-1)
-    return Tokenizer(core, spelling, ids, vocab_size)
+    return Tokenizer(core, spelling, SpecialIds(bos, eos, stop), vocab_size)
 
 
 def guarded(make: Callable[[], _Made], what: str) -> _Made:

@@ -118,7 +118,7 @@ def half_split(rows: npt.NDArray[_Scalar], heads: int) -> npt.NDArray[_Scalar]:
 
 def _notices(errors: Mapping[tuple[str, str], list[float]]) -> tuple[str, ...]:
     return tuple(
-        f"{len(each)} tensors of type {old} were requantised to {new}: relative weight error "
+        f"tensors requantised from {old} to {new}: {len(each)}, with a relative weight error of "
         f"{np.mean(each):.2%} on average, {max(each):.2%} at most"
         for (old, new), each in errors.items()
     )
