@@ -1,0 +1,292 @@
+#include "forward.hpp"
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+
+namespace headway {
+
+namespace {
+
+constexpr int64_t kTokenRange = 128;    // rows a unit computes at a time
+constexpr int64_t kOwnNormRows = 4;     // up to here each thread normalises all rows for itself
+constexpr size_t kSampledAtOnce = 64;   // rows of logits kept at a time
+constexpr int64_t kUnitsPerThread = 8;  // of a phase, so that a late thread costs little
+
+double now_s() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+}  // namespace
+
+Forward::Forward(const Model& model, Path path, KvPool& pool, int threads, int max_rows)
+    : model_(model),
+      shape_(model.shape),
+      path_(path),
+      pool_(pool),
+      threads_(threads),
+      attention_(model.shape, path.gemm, path.vec, threads),
+      normed_(max_rows, shape_.hidden),
+      heads_(max_rows, shape_.q_size()),
+      inner_(max_rows, shape_.intermediate),
+      own_views_(static_cast<size_t>(threads)) {
+  x_.resize(static_cast<size_t>(max_rows) * shape_.hidden);
+  qkv_.resize(static_cast<size_t>(max_rows) * shape_.qkv_size());
+  for (int i = 0; i < threads; ++i) {
+    own_normed_.emplace_back(kOwnNormRows, shape_.hidden);
+    samplers_.emplace_back(path.vec, shape_.vocab);
+  }
+  const bool apart = std::any_of(model.layers.begin(), model.layers.end(),
+                                 [](const Layer& l) { return l.gate.rows() > 0; });
+  if (!apart) return;
+  gate_.resize(static_cast<size_t>(max_rows) * shape_.intermediate);
+  up_.resize(gate_.size());
+}
+
+void Forward::run(Step& step, Team& team) {
+  begin(step);
+  if (rows_count_ == 0) return;
+  team.run([&](Worker& worker) { body(worker, step); });
+  step.interrupted = stop_;
+}
+
+void Forward::begin(Step& step) {
+  step_ = &step;
+  timing_ = &step.timing;
+  rows_.clear();
+  sampled_.clear();
+  stop_ = false;
+  for (size_t i = 0; i < step.chunks.size(); ++i) {
+    const Chunk& chunk = step.chunks[i];
+    for (int j = 0; j < chunk.count(); ++j)
+      rows_.push_back(
+          {chunk.tokens[static_cast<size_t>(j)], chunk.start + j, static_cast<int32_t>(i)});
+    if (chunk.sample) sampled_.push_back({i, int64_t{chunk.first_row} + chunk.count() - 1});
+  }
+  rows_count_ = static_cast<int64_t>(rows_.size());
+  step.samples.assign(sampled_.size(), {});
+  if (step.traced) {
+    step.trace.rows = static_cast<int>(rows_count_);
+    step.trace.hidden.resize(static_cast<size_t>(shape_.layers + 1) * rows_.size() * shape_.hidden);
+    step.trace.logits.resize(sampled_.size() * shape_.vocab);
+  }
+  const size_t logits = std::min(sampled_.size(), kSampledAtOnce) * Sampler::row_size(shape_.vocab);
+  if (logits_.size() < logits) logits_.resize(logits);
+  normed_view_ = normed_.view(rows_count_, shape_.hidden);
+  heads_view_ = heads_.view(rows_count_, shape_.q_size());
+  inner_view_ = inner_.view(rows_count_, shape_.intermediate);
+  attention_.plan(step.chunks);
+  mark_s_ = now_s();
+}
+
+void Forward::body(Worker& worker, Step& step) {
+  embed(worker);
+  if (!layers(worker, step)) return;
+  sample_all(worker, step);
+}
+
+// False if the step was interrupted, or failed.
+bool Forward::layers(Worker& worker, Step& step) {
+  for (int i = 0; i < shape_.layers; ++i) {
+    const Layer& layer = model_.layers[static_cast<size_t>(i)];
+    record(worker, step, i);
+    project_qkv(worker, layer, i, normed(worker, layer.attn_norm));
+    attend(worker, step, i);
+    add_product(worker, layer.o, heads_view_);
+    mark(worker, Part::output);
+    feed_forward(worker, layer, normed(worker, layer.ffn_norm));
+    // Read by all after the barrier that ends the product.
+    if (worker.first()) stop_ = step.interrupt.load(std::memory_order_relaxed);
+    add_product(worker, layer.down, inner_view_);
+    mark(worker, Part::down);
+    if (stop_ || worker.failed()) return false;
+  }
+  record(worker, step, shape_.layers);
+  return true;
+}
+
+void Forward::embed(Worker& worker) {
+  worker.share(rows_count_, [&](int64_t row) {
+    dequantize_row(model_.embed, rows_[static_cast<size_t>(row)].token,
+                   x_.data() + row * shape_.hidden);
+  });
+  mark(worker, Part::other);
+}
+
+const QuantActs& Forward::normed(Worker& worker, const std::vector<float>& weight) {
+  const auto norm = [&](const QuantActs& out, int64_t row) {
+    path_.gemm.rmsnorm(x_.data() + row * shape_.hidden, weight.data(), shape_.norm_eps, out, row);
+  };
+  if (rows_count_ <= kOwnNormRows) {  // cheaper than another barrier
+    const size_t own = static_cast<size_t>(worker.index());
+    own_views_[own] = own_normed_[own].view(rows_count_, shape_.hidden);
+    for (int64_t row = 0; row < rows_count_; ++row) norm(own_views_[own], row);
+    mark(worker, Part::norm);
+    return own_views_[own];
+  }
+  worker.share(rows_count_, [&](int64_t row) { norm(normed_view_, row); });
+  mark(worker, Part::norm);
+  return normed_view_;
+}
+
+Forward::Cut Forward::cut(int64_t columns, int64_t rows) const {
+  const int64_t tokens = (rows + kTokenRange - 1) / kTokenRange;
+  const int64_t wanted = std::max<int64_t>(1, kUnitsPerThread * threads_ / tokens);
+  const int64_t step = std::clamp<int64_t>(columns / wanted, 1, 16);
+  return {(columns + step - 1) / step, step, tokens};
+}
+
+Range Forward::token_range(int64_t index, int64_t rows) const {
+  return {index * kTokenRange, std::min(rows, (index + 1) * kTokenRange)};
+}
+
+void Forward::project_qkv(Worker& worker, const Layer& layer, int index, const QuantActs& in) {
+  const int heads = shape_.heads + 2 * shape_.kv_heads;
+  const int64_t ranges = (rows_count_ + kTokenRange - 1) / kTokenRange;
+  worker.share(heads * ranges, [&](int64_t unit) {
+    project_head(layer, index, in, static_cast<int>(unit / ranges),
+                 token_range(unit % ranges, rows_count_));
+  });
+  mark(worker, Part::qkv);
+}
+
+// One head of Q, K or V: product, bias, norm, rotary embedding, and its place in the cache.
+void Forward::project_head(const Layer& layer, int index, const QuantActs& in, int head,
+                           Range tokens) {
+  const int dim = shape_.head_dim, half = dim / 2;
+  const bool is_q = head < shape_.heads;
+  const bool is_v = head >= shape_.heads + shape_.kv_heads;
+  const PackedMatrix& weights = is_q ? layer.q : is_v ? layer.v : layer.k;
+  const int own = is_q ? head : (head - shape_.heads) % shape_.kv_heads;  // index in its matrix
+  const int64_t panels = dim / kPanel;
+  float* const first = qkv_.data() + head * dim;
+  const int64_t stride = shape_.qkv_size();
+  path_.gemm.gemm(weights, in, tokens, {own * panels, (own + 1) * panels}, first - own * dim,
+                  stride, Store::assign);
+  const std::vector<float>& norm = is_q ? layer.q_norm : layer.k_norm;
+  const float scale = is_q ? 1.0f / std::sqrt(static_cast<float>(dim)) : 1.0f;
+  for (int64_t row = tokens.begin; row < tokens.end; ++row) {
+    const Row& r = rows_[static_cast<size_t>(row)];
+    float* const x = first + row * stride;
+    if (!layer.qkv_bias.empty()) path_.vec.add(x, layer.qkv_bias.data() + head * dim, dim);
+    if (!is_v) {
+      if (!norm.empty()) path_.vec.head_norm(x, norm.data(), dim, shape_.norm_eps);
+      const size_t at = static_cast<size_t>(r.position) * half;
+      path_.vec.rope(x, model_.rope.cos.data() + at, model_.rope.sin.data() + at, half, scale);
+    }
+    if (is_q) continue;
+    const Chunk& chunk = step_->chunks[static_cast<size_t>(r.chunk)];
+    const int slot = r.position % kBlockTokens;
+    uint16_t* const block =
+        cache(chunk.blocks[static_cast<size_t>(r.position / kBlockTokens)], index, own);
+    if (is_v)
+      path_.vec.store_v(x, block + dim * kBlockTokens, dim, slot);
+    else
+      path_.vec.store_k(x, block, dim, slot);
+  }
+}
+
+uint16_t* Forward::cache(int block, int layer, int kv_head) {
+  return pool_.block(block) +
+         static_cast<size_t>(layer * shape_.kv_heads + kv_head) * shape_.head_halves();
+}
+
+void Forward::attend(Worker& worker, const Step& step, int index) {
+  const Attention::Source source{
+      step.chunks,
+      pool_.data() + static_cast<size_t>(index * shape_.kv_heads) * shape_.head_halves(),
+      pool_.block_halves(), qkv_.data()};
+  worker.share(attention_.pieces(),
+               [&](int64_t piece) { attention_.run(piece, worker.index(), source, heads_view_); });
+  mark(worker, Part::attention);
+}
+
+// x += weights · in
+void Forward::add_product(Worker& worker, const PackedMatrix& weights, const QuantActs& in) {
+  const Cut c = cut(weights.panels(), rows_count_);
+  worker.share(c.columns * c.tokens, [&](int64_t unit) {
+    const int64_t panel = unit / c.tokens * c.step;
+    path_.gemm.gemm(weights, in, token_range(unit % c.tokens, rows_count_),
+                    {panel, std::min(panel + c.step, weights.panels())}, x_.data(), shape_.hidden,
+                    Store::add);
+  });
+}
+
+void Forward::feed_forward(Worker& worker, const Layer& layer, const QuantActs& in) {
+  const int64_t groups = shape_.intermediate / kGroup;
+  const Cut c = cut(groups, rows_count_);
+  worker.share(c.columns * c.tokens, [&](int64_t unit) {
+    const Range tokens = token_range(unit % c.tokens, rows_count_);
+    const int64_t group = unit / c.tokens * c.step;
+    const Range range{group, std::min(group + c.step, groups)};
+    if (layer.gate.rows() == 0) {
+      path_.gemm.swiglu(layer.gate_up, in, tokens, range, inner_view_);
+      return;
+    }
+    const Range panels{range.begin * (kGroup / kPanel), range.end * (kGroup / kPanel)};
+    path_.gemm.gemm(layer.gate, in, tokens, panels, gate_.data(), shape_.intermediate,
+                    Store::assign);
+    path_.gemm.gemm(layer.up, in, tokens, panels, up_.data(), shape_.intermediate, Store::assign);
+    for (int64_t row = tokens.begin; row < tokens.end; ++row) {
+      const int64_t at = row * shape_.intermediate + range.begin * kGroup;
+      path_.gemm.silu_mul(gate_.data() + at, up_.data() + at, inner_view_, row, range);
+    }
+  });
+  mark(worker, Part::gate_up);
+}
+
+void Forward::sample_all(Worker& worker, Step& step) {
+  for (size_t from = 0; from < sampled_.size(); from += kSampledAtOnce)
+    sample_some(worker, step, from, std::min(kSampledAtOnce, sampled_.size() - from));
+  // Counted only now: an interrupted step leaves no trace in the penalties.
+  worker.share(static_cast<int64_t>(step.chunks.size()), [&](int64_t i) {
+    const Chunk& chunk = step.chunks[static_cast<size_t>(i)];
+    if (!chunk.sample) chunk.sequence->computed(chunk.start, chunk.tokens);
+  });
+  mark(worker, Part::sampling);
+}
+
+void Forward::sample_some(Worker& worker, Step& step, size_t from, size_t count) {
+  const int64_t rows = static_cast<int64_t>(count);
+  const int64_t stride = static_cast<int64_t>(Sampler::row_size(shape_.vocab));
+  const QuantActs in = normed_.view(rows, shape_.hidden);
+  worker.share(rows, [&](int64_t i) {
+    const int64_t row = sampled_[from + static_cast<size_t>(i)].row;
+    path_.gemm.rmsnorm(x_.data() + row * shape_.hidden, model_.norm.data(), shape_.norm_eps, in, i);
+  });
+  const Cut c = cut(model_.head.panels(), rows);
+  worker.share(c.columns * c.tokens, [&](int64_t unit) {
+    const int64_t panel = unit / c.tokens * c.step;
+    path_.gemm.gemm(model_.head, in, token_range(unit % c.tokens, rows),
+                    {panel, std::min(panel + c.step, model_.head.panels())}, logits_.data(), stride,
+                    Store::assign);
+  });
+  mark(worker, Part::head);
+  worker.share(rows, [&](int64_t i) {
+    const size_t index = from + static_cast<size_t>(i);
+    const Chunk& chunk = step.chunks[sampled_[index].chunk];
+    float* const row = logits_.data() + i * stride;
+    if (step.traced)
+      std::copy(row, row + shape_.vocab, step.trace.logits.data() + index * shape_.vocab);
+    chunk.sequence->computed(chunk.start, chunk.tokens);
+    step.samples[index] = samplers_[static_cast<size_t>(worker.index())].sample(
+        *chunk.sequence, chunk.end() - 1, chunk.mask.empty() ? nullptr : chunk.mask.data(), row);
+  });
+  mark(worker, Part::sampling);
+}
+
+void Forward::record(Worker& worker, Step& step, int index) {
+  if (!step.traced || !worker.first()) return;
+  const size_t size = static_cast<size_t>(rows_count_) * shape_.hidden;
+  std::copy(x_.data(), x_.data() + size, step.trace.hidden.data() + index * size);
+}
+
+// Books the time since the last mark, as the first worker sees it.
+void Forward::mark(Worker& worker, Part part) {
+  if (!worker.first()) return;
+  const double t = now_s();
+  timing_->parts_s[static_cast<int>(part)] += t - mark_s_;
+  mark_s_ = t;
+}
+
+}  // namespace headway

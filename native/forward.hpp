@@ -1,0 +1,94 @@
+// The forward pass of one step over a batch of rows, on a team of threads.
+#pragma once
+
+#include <vector>
+
+#include "attention.hpp"
+#include "gemm/gemm.hpp"
+#include "kernels/kernels.hpp"
+#include "kv_pool.hpp"
+#include "model.hpp"
+#include "plan.hpp"
+#include "sampler.hpp"
+#include "team.hpp"
+
+namespace headway {
+
+// The functions of the chosen instruction path.
+struct Path {
+  const Kernels& gemm;
+  const VectorKernels& vec;
+};
+
+// Owns the activations of a lane and runs steps one at a time. Five barriers a layer for small
+// batches: qkv (with rotary embedding and cache writes), attention, output projection, gate and up
+// (with SwiGLU), down; two more where the norms are worth sharing.
+class Forward {
+ public:
+  Forward(const Model& model, Path path, KvPool& pool, int threads, int max_rows);
+
+  // Computes the step's chunks: writes their K and V, samples, fills samples, trace and timing.
+  // Stops at a layer boundary when step.interrupt is set.
+  void run(Step& step, Team& team);
+
+ private:
+  struct Row {
+    int32_t token;
+    int32_t position;
+    int32_t chunk;
+  };
+  struct Sampled {
+    size_t chunk;
+    int64_t row;  // of the batch
+  };
+  // How a phase is cut: ranges of panels (outer) times ranges of tokens (inner).
+  struct Cut {
+    int64_t columns;  // units of columns
+    int64_t step;     // columns a unit
+    int64_t tokens;   // ranges of tokens
+  };
+
+  void begin(Step& step);
+  void body(Worker& worker, Step& step);
+  bool layers(Worker& worker, Step& step);
+  void embed(Worker& worker);
+  const QuantActs& normed(Worker& worker, const std::vector<float>& weight);
+  void project_qkv(Worker& worker, const Layer& layer, int index, const QuantActs& in);
+  void project_head(const Layer& layer, int index, const QuantActs& in, int head, Range tokens);
+  void attend(Worker& worker, const Step& step, int index);
+  void feed_forward(Worker& worker, const Layer& layer, const QuantActs& in);
+  void add_product(Worker& worker, const PackedMatrix& weights, const QuantActs& in);
+  void sample_all(Worker& worker, Step& step);
+  void sample_some(Worker& worker, Step& step, size_t from, size_t count);
+  void record(Worker& worker, Step& step, int index);
+  void mark(Worker& worker, Part part);
+  Cut cut(int64_t columns, int64_t rows) const;
+  Range token_range(int64_t index, int64_t rows) const;
+  uint16_t* cache(int block, int layer, int kv_head);
+
+  const Model& model_;
+  const ModelShape& shape_;
+  Path path_;
+  KvPool& pool_;
+  int threads_;
+  Attention attention_;
+
+  int64_t rows_count_ = 0;
+  const Step* step_ = nullptr;
+  std::vector<Row> rows_;
+  std::vector<Sampled> sampled_;
+  std::vector<float> x_;    // [rows][hidden], the residual stream
+  std::vector<float> qkv_;  // [rows][qkv_size]
+  std::vector<float> logits_;
+  QuantBuffer normed_, heads_, inner_;
+  std::vector<QuantBuffer> own_normed_;  // a thread each, for small batches
+  std::vector<QuantActs> own_views_;
+  QuantActs normed_view_, heads_view_, inner_view_;
+  std::vector<float> gate_, up_;  // where they are not interleaved
+  std::vector<Sampler> samplers_;
+  bool stop_ = false;
+  double mark_s_ = 0;
+  Timing* timing_ = nullptr;
+};
+
+}  // namespace headway

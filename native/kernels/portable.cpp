@@ -1,0 +1,3 @@
+#define HEADWAY_ISA 0
+#define HEADWAY_ISA_NS portable
+#include "kernels/table.inl"

@@ -1,0 +1,91 @@
+#include "plan.hpp"
+
+#include <algorithm>
+#include <chrono>
+#include <stdexcept>
+#include <unordered_set>
+
+#include "kernels/kernels.hpp"
+
+namespace headway {
+
+namespace {
+
+[[noreturn]] void refuse(const std::string& what) {
+  throw std::invalid_argument("invalid plan: " + what);
+}
+
+void check_copies(const std::vector<Copy>& copies, const Capacity& capacity) {
+  for (const Copy& copy : copies) {
+    if (copy.device < 0 || copy.device >= capacity.kv_blocks)
+      refuse("copy of device block " + std::to_string(copy.device));
+    if (copy.host < 0 || copy.host >= capacity.host_blocks)
+      refuse("copy of host block " + std::to_string(copy.host));
+  }
+}
+
+void check_chunk(const Chunk& chunk, const Capacity& capacity) {
+  const std::string of = " of request " + std::to_string(chunk.request);
+  if (chunk.tokens.empty()) refuse("empty chunk" + of);
+  if (chunk.start < 0 || chunk.end() > capacity.max_model_len)
+    refuse("positions " + std::to_string(chunk.start) + " to " + std::to_string(chunk.end()) + of);
+  if (chunk.blocks.size() * kBlockTokens < static_cast<size_t>(chunk.end()))
+    refuse("block table too short for position " + std::to_string(chunk.end() - 1) + of);
+  for (const int32_t block : chunk.blocks)
+    if (block < 0 || block >= capacity.kv_blocks) refuse("block " + std::to_string(block) + of);
+  for (const int32_t token : chunk.tokens)
+    if (token < 0 || token >= capacity.vocab) refuse("token " + std::to_string(token) + of);
+  if (!chunk.mask.empty() && chunk.mask.size() * 8 < static_cast<size_t>(capacity.vocab))
+    refuse("mask shorter than the vocabulary" + of);
+}
+
+}  // namespace
+
+void Step::check(const Capacity& capacity) {
+  check_copies(outs, capacity);
+  check_copies(ins, capacity);
+  if (chunks.size() > static_cast<size_t>(capacity.max_seqs))
+    refuse(std::to_string(chunks.size()) + " chunks for " + std::to_string(capacity.max_seqs) +
+           " seats");
+  std::unordered_set<int64_t> requests;
+  std::unordered_set<int32_t> written;
+  rows = 0;
+  for (Chunk& chunk : chunks) {
+    check_chunk(chunk, capacity);
+    if (!requests.insert(chunk.request).second)
+      refuse("two chunks of request " + std::to_string(chunk.request));
+    for (int i = chunk.start / kBlockTokens; i <= (chunk.end() - 1) / kBlockTokens; ++i)
+      if (!written.insert(chunk.blocks[static_cast<size_t>(i)]).second)
+        refuse("block " + std::to_string(chunk.blocks[static_cast<size_t>(i)]) + " written twice");
+    chunk.first_row = rows;
+    rows += chunk.count();
+  }
+  if (rows > capacity.max_step_tokens)
+    refuse(std::to_string(rows) + " tokens in a step of " +
+           std::to_string(capacity.max_step_tokens));
+}
+
+void Step::finish() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  done_ = true;
+  changed_.notify_all();
+}
+
+bool Step::done() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return done_;
+}
+
+bool Step::wait(double timeout_s) {
+  std::unique_lock<std::mutex> lock(mutex_);
+  const auto is_done = [this] { return done_; };
+  if (timeout_s < 0) {
+    changed_.wait(lock, is_done);
+    return true;
+  }
+  // A day is for ever here, and more would overflow the clock.
+  const std::chrono::duration<double> limit(std::min(timeout_s, 86400.0));
+  return changed_.wait_for(lock, limit, is_done);
+}
+
+}  // namespace headway
