@@ -11,7 +11,6 @@ from headway.core.types import FinishReason, ServiceClass
 from headway.engine.arrivals import check_request
 from headway.engine.options import ModelLimits
 from headway.engine.types import Delta, Generation, GenerationRequest, Observer, TokenInfo
-from headway.errors import HeadwayError
 
 
 class ByteCodec:
@@ -44,7 +43,7 @@ class Script:
 
     reply: bytes = b"Hello there."
     hold_after: int | None = None
-    refuse: HeadwayError | None = None
+    refuse: Exception | None = None
     fail_after: int | None = None
     fail_reason: FinishReason = FinishReason.ERROR
     cached: int = 0

@@ -1,0 +1,224 @@
+"""Odd, empty, unknown and unsupported values: a documented 400 or a sensible reading, never 500."""
+
+from collections.abc import Iterator
+
+import httpx
+import pytest
+
+from tests.server.fake_engine import FakeEngine
+from tests.server.live import MODEL, live_server
+
+CHAT = {"model": MODEL, "messages": [{"role": "user", "content": "x"}]}
+TEXT = {"model": MODEL, "prompt": "x"}
+
+
+@pytest.fixture(scope="module")
+def http() -> Iterator[httpx.Client]:
+    with live_server(FakeEngine()) as server:
+        yield server.http()
+
+
+def refused(answer: httpx.Response) -> str:
+    """The field an answer of status 400 names."""
+    assert answer.status_code == 400, answer.text
+    error = answer.json()["error"]
+    assert set(error) == {"message", "type", "param", "code"}
+    assert error["type"] == "invalid_request_error"
+    assert error["message"]
+    return str(error["param"])
+
+
+@pytest.mark.parametrize("field", ["max_tokens", "max_completion_tokens"])
+@pytest.mark.parametrize("value", ["-1", "0", '"5"', "1.5", "1e400", "true", "[]", "NaN", "-1e9"])
+def test_max_tokens_refused(http: httpx.Client, field: str, value: str) -> None:
+    body = (
+        f'{{"model": "tiny", "messages": [{{"role": "user", "content": "x"}}], "{field}": {value}}}'
+    )
+    assert refused(http.post("/v1/chat/completions", content=body)) == field
+
+
+@pytest.mark.parametrize("value", [None, 1, 10**9, 2**63, 10**40])
+def test_max_tokens_taken(http: httpx.Client, value: int | None) -> None:
+    for path, body in (("/v1/chat/completions", CHAT), ("/v1/completions", TEXT)):
+        answer = http.post(path, json=body | {"max_tokens": value})
+        assert answer.status_code == 200
+        assert answer.json()["choices"][0]["finish_reason"] == ("length" if value == 1 else "stop")
+
+
+ODD: list[tuple[str, str]] = [
+    ("temperature", "-0.1"),
+    ("temperature", "2.1"),
+    ("temperature", "NaN"),
+    ("temperature", '"hot"'),
+    ("top_p", "0"),
+    ("top_p", "1.5"),
+    ("top_p", "Infinity"),
+    ("top_k", "-2"),
+    ("min_p", "2"),
+    ("presence_penalty", "3"),
+    ("frequency_penalty", "-3"),
+    ("repetition_penalty", "0"),
+    ("n", "0"),
+    ("n", "129"),
+    ("n", "1.0"),
+    ("seed", "9223372036854775808"),
+    ("seed", "0.5"),
+    ("stop", "5"),
+    ("stop", "[null]"),
+    ("stop", '""'),
+    ("stop", '["a", ""]'),
+    ("stop", str(["x"] * 17).replace("'", '"')),
+    ("stop_token_ids", "[256]"),
+    ("stop_token_ids", "[-1]"),
+    ("logit_bias", '{"256": 1}'),
+    ("logit_bias", '{"a": 1}'),
+    ("logit_bias", '{"-1": 1}'),
+    ("logit_bias", '{"99999999999999999999": 1}'),
+    ("stream", '"yes"'),
+    ("stream_options", "{}"),
+    ("service_tier", "1"),
+    ("ignore_eos", "1"),
+    ("model", "1"),
+]
+
+
+@pytest.mark.parametrize(("field", "value"), ODD)
+def test_other_fields_refused_by_name(http: httpx.Client, field: str, value: str) -> None:
+    chat = (
+        f'{{"messages": [{{"role": "user", "content": "x"}}], "model": "tiny", "{field}": {value}}}'
+    )
+    text = f'{{"prompt": "x", "model": "tiny", "{field}": {value}}}'
+    assert refused(http.post("/v1/chat/completions", content=chat)) == field
+    assert refused(http.post("/v1/completions", content=text)) == field
+
+
+@pytest.mark.parametrize("prompt", ["", [""], [], ["a", ""], [[]], [[97], []]])
+def test_empty_prompts(http: httpx.Client, prompt: object) -> None:
+    assert refused(http.post("/v1/completions", json=TEXT | {"prompt": prompt})) == "prompt"
+    assert http.post("/v1/completions", json=TEXT).status_code == 200
+
+
+@pytest.mark.parametrize("prompt", [None, 5, {"a": 1}, [None], ["a", 1], [1, "a"], [1.5], [True]])
+def test_prompts_of_other_types(http: httpx.Client, prompt: object) -> None:
+    assert refused(http.post("/v1/completions", json=TEXT | {"prompt": prompt})) == "prompt"
+
+
+@pytest.mark.parametrize("token", [-1, 256, 2**63])
+def test_token_ids_outside_the_vocabulary(http: httpx.Client, token: int) -> None:
+    assert refused(http.post("/v1/completions", json=TEXT | {"prompt": [1, token]})) == "prompt"
+
+
+@pytest.mark.parametrize("text", [" ", "\n\t", "\u3000", "\u0000"])
+def test_white_space_is_a_prompt(http: httpx.Client, text: str) -> None:
+    assert http.post("/v1/completions", json=TEXT | {"prompt": text}).status_code == 200
+    chat = CHAT | {"messages": [{"role": "user", "content": text}]}
+    assert http.post("/v1/chat/completions", json=chat).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("messages", "param"),
+    [
+        ([], "messages"),
+        (None, "messages"),
+        ("hi", "messages"),
+        ([{}], "messages[0].role"),
+        ([{"role": "user"}], "messages[0].content"),
+        ([{"role": "user", "content": None}], "messages[0].content"),
+        ([{"role": "user", "content": 5}], "messages[0].content"),
+        ([{"role": "robot", "content": "x"}], "messages[0].role"),
+        ([{"role": "tool", "content": "x"}], "messages[0].role"),
+        ([{"role": "user", "content": "x", "weight": 1}], "messages[0].weight"),
+        ([{"role": "assistant", "content": "x", "tool_calls": [1]}], "messages[0].tool_calls"),
+        (
+            [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}],
+            "messages[0].content[0].type",
+        ),
+        (
+            [{"role": "user", "content": [{"type": "text", "text": "x", "cache": 1}]}],
+            "messages[0].content[0].cache",
+        ),
+    ],
+)
+def test_messages(http: httpx.Client, messages: object, param: str) -> None:
+    assert refused(http.post("/v1/chat/completions", json=CHAT | {"messages": messages})) == param
+    assert http.post("/v1/chat/completions", json=CHAT).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("tools", [{"type": "function"}]),
+        ("tool_choice", "required"),
+        ("functions", [{}]),
+        ("function_call", "auto"),
+        ("response_format", {"type": "json_object"}),
+        ("audio", {"voice": "x"}),
+        ("modalities", ["text", "audio"]),
+        ("prediction", {}),
+        ("web_search_options", {}),
+        ("reasoning_effort", "high"),
+        ("echo", True),
+        ("top_logprobs", 2),
+        ("unheard_of", 1),
+    ],
+)
+def test_unsupported_chat_fields(http: httpx.Client, field: str, value: object) -> None:
+    assert refused(http.post("/v1/chat/completions", json=CHAT | {field: value})) == field
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("echo", True), ("suffix", "x"), ("best_of", 2), ("tools", []), ("unheard_of", 0)],
+)
+def test_unsupported_text_fields(http: httpx.Client, field: str, value: object) -> None:
+    assert refused(http.post("/v1/completions", json=TEXT | {field: value})) == field
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("tools", []),
+        ("tools", None),
+        ("tool_choice", "none"),
+        ("response_format", {"type": "text"}),
+        ("modalities", ["text"]),
+        ("user", "somebody"),
+        ("metadata", {"a": "b"}),
+        ("store", False),
+        ("unheard_of", None),
+        ("top_k", -1),
+        ("stop", []),
+        ("max_completion_tokens", 4),
+    ],
+)
+def test_fields_that_ask_for_nothing(http: httpx.Client, field: str, value: object) -> None:
+    assert http.post("/v1/chat/completions", json=CHAT | {field: value}).status_code == 200
+
+
+def test_two_limits_that_disagree(http: httpx.Client) -> None:
+    body = CHAT | {"max_tokens": 3, "max_completion_tokens": 4}
+    assert refused(http.post("/v1/chat/completions", json=body)) == "max_tokens"
+
+
+def test_too_many_choices(http: httpx.Client) -> None:
+    assert refused(http.post("/v1/completions", json=TEXT | {"prompt": ["x"] * 1025})) == "prompt"
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"{",
+        b"[]",
+        b"null",
+        b"5",
+        b'"x"',
+        b"\xff\xfe",
+        b'{"model": "tiny", "prompt": "\\ud800"}',
+        b'{"model": "tiny", "prompt": ' + b"[" * 5000 + b"]" * 5000 + b"}",
+        b'{"model": "tiny", "prompt": "x", "seed": ' + b"9" * 10000 + b"}",
+    ],
+)
+def test_bodies_that_are_no_json_objects(http: httpx.Client, body: bytes) -> None:
+    refused(http.post("/v1/completions", content=body))
+    refused(http.post("/v1/chat/completions", content=body))
