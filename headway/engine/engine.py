@@ -87,6 +87,7 @@ class Engine:
         self._inbox: deque[Command] = deque()
         self._wake = threading.Condition()
         self._refusal = "The engine has not been started."
+        self._dead = False
         self._stop_at_s: float | None = None
         self._busy_since_s: float | None = None
         self._thread = threading.Thread(target=self._run, name="headway-engine", daemon=True)
@@ -132,7 +133,7 @@ class Engine:
     def healthy(self) -> bool:
         """False once the step loop has died, while a turn lasts longer than the stall limit, and
         after two failed steps in a row until one succeeds."""
-        if not self._thread.is_alive() or self._loop.failures >= 2:
+        if self._dead or not self._thread.is_alive() or self._loop.failures >= 2:
             return False
         since_s = self._busy_since_s
         return since_s is None or self._clock() - since_s <= self._options.stall_limit_s
@@ -210,6 +211,7 @@ class Engine:
             self._end("The server is shutting down.")
             self._executor.close()
         except BaseException as error:
+            self._dead = True
             logger.critical("the step loop has died", exc_info=error)
             self._end(f"The engine has failed: {error or type(error).__name__}")
 

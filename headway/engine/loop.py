@@ -54,7 +54,7 @@ class StepLoop:
     `snapshot`, `failures` and `flight` are for other threads.
 
     snapshot: the scheduler's, after the last commit.
-    failures: steps that failed in a row.
+    failures: computing steps that failed in a row.
     flight: the step under way, if any.
     """
 
@@ -173,7 +173,8 @@ class StepLoop:
             return self._failure(plan, error)
         finally:
             self.flight = None
-        self.failures = 0
+        if plan.chunks:
+            self.failures = 0
         self._pace.observe(plan, result)
         return result
 

@@ -1,5 +1,6 @@
 """From tokens to text: incremental decoding and stop strings, one choice at a time."""
 
+import math
 from collections.abc import Sequence, Set
 from dataclasses import dataclass, replace
 from typing import Protocol
@@ -76,13 +77,24 @@ class Released:
     tokens: tuple[TokenInfo, ...]
 
 
+@dataclass(slots=True)
+class _Held:
+    """A token not given out yet, and where its text starts and ends in the answer.
+
+    end: inf in the middle of a character, whose text the token that completes it brings.
+    """
+
+    info: TokenInfo
+    start: int
+    end: float
+
+
 class ChoiceText:
     """The text of one choice. A token leaves together with the last of its text, so the tokens
     given out in all are those that the answer keeps.
 
-        tokens:  [ out ........ ][ _waiting ..... ]
-        text:    [ out ........ ][ held by _matcher ]
-        _ends:                     length of the text after each waiting token
+        tokens:  [ given out .... ][ _held ................. ]
+        text:    [ shown ............ ][ held by the matcher ]
 
     silent: token ids that show no text (those that end the answer).
     """
@@ -93,13 +105,11 @@ class ChoiceText:
         self._stream = stream
         self._silent = silent
         self._matcher = StopMatcher(stops)
-        self._ends: list[int] = []
-        self._waiting: list[TokenInfo] = []
-        self._pushed_chars = 0
-        self._shown_chars = 0
-        self._out_tokens = 0
-        self._out_chars = 0
+        self._held: list[_Held] = []
         self._ready: list[str] = []
+        self._pushed_chars = 0
+        self._shown_chars = 0.0
+        self._given_out = 0
 
     @property
     def hit(self) -> bool:
@@ -109,19 +119,20 @@ class ChoiceText:
     @property
     def keep_tokens(self) -> int:
         """After a hit: tokens of the answer, those with any text before the stop string."""
-        return self._out_tokens + self._num_kept()
+        return self._given_out + self._num_due()
 
     def push(self, info: TokenInfo) -> None:
         """Take a sampled token in."""
-        piece = ""
+        start = self._pushed_chars
         if info.token in self._silent:
-            info = replace(info, shown=False)
-        else:
-            piece = self._stream.push(info.token)
-        self._pushed_chars += len(piece)
-        self._ends.append(self._pushed_chars)
-        self._waiting.append(info)
-        self._show(self._matcher.push(piece))
+            self._held.append(_Held(replace(info, shown=False), start, start))
+            return
+        piece = self._stream.push(info.token)
+        self._held.append(_Held(info, start, math.inf))
+        if piece:
+            self._pushed_chars += len(piece)
+            self._settle_ends()
+            self._show(self._matcher.push(piece))
 
     def finish(self) -> None:
         """No token will follow: release everything that was held, unless a stop string cut it."""
@@ -129,33 +140,36 @@ class ChoiceText:
             self._show(self._matcher.push(self._stream.flush()))
         if not self.hit:
             self._show(self._matcher.flush())
-            self._shown_chars = self._pushed_chars
+            self._shown_chars = math.inf
 
     def take(self) -> Released:
         """What became certain since the last call."""
-        count = self._num_kept() if self.hit else self._num_shown()
-        tokens = tuple(self._waiting[:count])
-        self._out_chars = self._ends[count - 1] if count else self._out_chars
-        del self._waiting[:count], self._ends[:count]
-        self._out_tokens += count
+        due = self._num_due()
+        tokens = tuple(held.info for held in self._held[:due])
+        del self._held[:due]
+        self._given_out += due
         text = "".join(self._ready)
         self._ready.clear()
         return Released(text, tokens)
+
+    def _settle_ends(self) -> None:
+        """The text so far is that of all tokens so far."""
+        for held in reversed(self._held):
+            if held.end < math.inf:
+                return
+            held.end = self._pushed_chars
 
     def _show(self, text: str) -> None:
         if text:
             self._ready.append(text)
             self._shown_chars += len(text)
 
-    def _num_shown(self) -> int:
-        """Leading waiting tokens all of whose text has been shown."""
-        count = 0
-        while count < len(self._ends) and self._ends[count] <= self._shown_chars:
-            count += 1
-        return count
-
-    def _num_kept(self) -> int:
-        """Leading waiting tokens whose text starts before the cut."""
-        count = self._num_shown()
-        start = self._ends[count - 1] if count else self._out_chars
-        return count + (count < len(self._ends) and start < self._shown_chars)
+    def _num_due(self) -> int:
+        """Leading tokens to give out: all of whose text is shown, or, once a stop string has cut
+        the answer, any of it."""
+        due = 0
+        for held in self._held:
+            if held.end > self._shown_chars and not (self.hit and held.start < self._shown_chars):
+                break
+            due += 1
+        return due

@@ -1,38 +1,18 @@
 """The step loop in one thread over virtual time, with invariants checked after every step."""
 
 import heapq
-import importlib.util
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
 
+from headway.core.invariants import check
 from headway.core.plan import Executor, StepFailure, StepPlan, StepResult
-from headway.core.request import Committed, Finished, Preempted, Request, Snapshot, Verdict
+from headway.core.request import Committed, Finished, Preempted, Request, Verdict
+from headway.core.scheduler import Scheduler
 from headway.core.types import Lane, RequestId, ServiceClass
 from headway.errors import ExecutorError
 from headway.testing.clock import ManualClock
 from headway.testing.rules import PlanFaultError
 from headway.testing.scripted import ScriptedHandle
-
-
-class SchedulerLike(Protocol):
-    """The scheduler's doors, for a scheduler under test."""
-
-    def add(self, request: Request) -> None: ...
-
-    def abort(self, request: RequestId) -> None: ...
-
-    def plan(self, lane: Lane, now: float) -> StepPlan: ...
-
-    def commit(
-        self,
-        plan: StepPlan,
-        outcome: StepResult | StepFailure,
-        verdicts: Mapping[RequestId, Verdict],
-        now: float,
-    ) -> Committed: ...
-
-    def snapshot(self) -> Snapshot: ...
 
 
 @dataclass(slots=True)
@@ -105,7 +85,7 @@ class Simulation:
 
     def __init__(
         self,
-        scheduler: SchedulerLike,
+        scheduler: Scheduler,
         executor: Executor,
         clock: ManualClock,
         judge: Judge = no_verdicts,
@@ -119,7 +99,6 @@ class Simulation:
         self.commits: list[Committed] = []
         self._judge = judge
         self._options = options or DriveOptions()
-        self._check = find_invariants()
         self._timers: list[tuple[float, int, Request | RequestId]] = []
         self._num_timers = 0
 
@@ -156,7 +135,7 @@ class Simulation:
         committed = self.scheduler.commit(plan, outcome, verdicts, self.clock())
         self.commits.append(committed)
         self._record(committed)
-        self._check(self.scheduler)
+        check(self.scheduler)
         return committed
 
     def run(self, max_steps: int = 100_000) -> None:
@@ -260,12 +239,3 @@ class Simulation:
             if trace.finished is not None:
                 raise AssertionError(f"request {finished.request} ended twice")
             trace.finished = finished
-
-
-def find_invariants() -> Callable[[object], None]:
-    """`headway.core.invariants.check` where there is one; else a check that accepts everything."""
-    if importlib.util.find_spec("headway.core.invariants") is None:
-        return lambda scheduler: None
-    module = importlib.import_module("headway.core.invariants")
-    check: Callable[[object], None] = module.check
-    return check

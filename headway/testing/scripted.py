@@ -56,7 +56,7 @@ class LinearDuration:
 class Mishaps:
     """What goes wrong on purpose.
 
-    fail_steps: submitted steps, counted from 0, whose handle raises ExecutorError.
+    fail_steps: steps whose handle raises ExecutorError; those with chunks count, from 0.
     nan_at: request → how many tokens it has sampled when its logits turn to NaN.
     strict: raise PlanFaultError for a wrong cell; else it only changes the tokens drawn from it.
     layers: equal parts of a step's compute time; an interrupt takes effect at the end of one,
@@ -96,6 +96,7 @@ class ScriptedExecutor:
         self._sequences: dict[RequestId, SequenceState] = {}
         self._uncertain: set[RequestId] = set()
         self._in_flight: dict[Lane, ScriptedHandle] = {}
+        self._computed_steps = 0
         self._closed = False
 
     @property
@@ -115,7 +116,8 @@ class ScriptedExecutor:
         except PlanFaultError as fault:
             self.faults.append(str(fault))
             raise
-        fails = len(self.submitted) in self.mishaps.fail_steps
+        fails = bool(plan.chunks) and self._computed_steps in self.mishaps.fail_steps
+        self._computed_steps += bool(plan.chunks)
         self.submitted.append(plan)
         handle = ScriptedHandle(self, plan, masks, touched, self._duration(plan), fails)
         self._in_flight[plan.lane] = handle

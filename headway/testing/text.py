@@ -1,0 +1,48 @@
+"""A tokenizer without a vocabulary file, for tests of text."""
+
+import codecs
+from collections.abc import Mapping
+
+
+class ByteTokenizer:
+    """Tokens 0 to 255 are single bytes; a larger id is ` w<id>` unless `words` spells it.
+
+    So any text is a list of byte tokens, and characters can be cut between tokens.
+    """
+
+    def __init__(self, words: Mapping[int, bytes] | None = None) -> None:
+        self._words = dict(words or {})
+
+    def encode(self, text: str, add_special: bool = False) -> list[int]:
+        """One token for each byte."""
+        return list(text.encode())
+
+    def token_bytes(self, token: int) -> bytes:
+        """What a token stands for."""
+        if token in self._words:
+            return self._words[token]
+        return bytes([token]) if token < 256 else f" w{token}".encode()
+
+    def decode(self, tokens: list[int]) -> str:
+        """The text of tokens; bytes that are not UTF-8 become U+FFFD."""
+        return b"".join(map(self.token_bytes, tokens)).decode("utf-8", "replace")
+
+    def stream(self) -> "ByteStream":
+        """A decoder for one answer."""
+        return ByteStream(self)
+
+
+class ByteStream:
+    """Decodes tokens one by one, whole characters only."""
+
+    def __init__(self, tokenizer: ByteTokenizer) -> None:
+        self._tokenizer = tokenizer
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+
+    def push(self, token: int) -> str:
+        """Characters complete now."""
+        return self._decoder.decode(self._tokenizer.token_bytes(token))
+
+    def flush(self) -> str:
+        """U+FFFD for a character cut off by the end."""
+        return self._decoder.decode(b"", final=True)

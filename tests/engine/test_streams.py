@@ -1,0 +1,153 @@
+"""Delivery: one call a step for each loop, merged for slow readers, silent for closed loops."""
+
+import asyncio
+from collections.abc import Sequence
+
+from headway.core.plan import Chunk, StepPlan, StepResult
+from headway.core.types import BlockId, FinishReason, Lane, RequestId, ServiceClass
+from headway.engine.flight import Flight
+from headway.engine.streams import (
+    Assembler,
+    LoopBell,
+    Mailbox,
+    Outbox,
+    Parcel,
+    ThreadBell,
+)
+from headway.engine.text import ChoiceText
+from headway.engine.types import TokenInfo
+from headway.testing import LinearDuration, WallClock
+from headway.testing.builders import make_prompt
+from headway.testing.text import ByteTokenizer
+from tests.engine.helpers import SLOW, collect, greedy, make_rig, oracle, running, until
+
+
+class CountingBell:
+    """Writes down how many mailboxes each ring names."""
+
+    def __init__(self) -> None:
+        self.rings: list[int] = []
+
+    def ring(self, mailboxes: Sequence[Mailbox]) -> None:
+        self.rings.append(len(mailboxes))
+
+
+def byte(character: str) -> Parcel:
+    return Parcel(0, (TokenInfo(ord(character)),))
+
+
+def test_a_bell_rings_once_a_step_for_all_its_mailboxes() -> None:
+    bells = CountingBell(), CountingBell()
+    mailboxes = [Mailbox(bells[i % 2], lambda: None) for i in range(5)]
+    outbox = Outbox()
+    for _ in range(2):
+        for mailbox in mailboxes:
+            outbox.put(mailbox, byte("a"))
+            outbox.put(mailbox, byte("b"))
+        outbox.flush()
+    assert [bell.rings for bell in bells] == [[3], [2]], "an unread mailbox is rung again"
+    mailboxes[0].take_all()
+    outbox.put(mailboxes[0], byte("c"))
+    outbox.flush()
+    assert bells[0].rings == [3, 1]
+
+
+def test_a_slow_reader_finds_one_delta_a_choice() -> None:
+    mailbox = Mailbox(ThreadBell(), lambda: None)
+    for character in "hello":
+        mailbox.put(byte(character))
+    mailbox.put(Parcel(1, (), "ready"))
+    mailbox.put(Parcel(0, finish=FinishReason.STOP))
+    assembler = Assembler([ChoiceText(ByteTokenizer().stream()) for _ in range(2)])
+    deltas = assembler.assemble(mailbox.take_all())
+    assert [(d.choice, d.text, len(d.tokens), d.finish) for d in deltas] == [
+        (0, "hello", 5, FinishReason.STOP),
+        (1, "ready", 0, None),
+    ]
+    assert not assembler.finished
+    assembler.assemble([Parcel(1, finish=FinishReason.LENGTH)])
+    assert assembler.finished
+
+
+def test_half_a_character_gives_no_delta() -> None:
+    assembler = Assembler([ChoiceText(ByteTokenizer().stream())])
+    first, second = [Parcel(0, (TokenInfo(b),)) for b in "é".encode()]
+    assert assembler.assemble([first]) == []
+    (delta,) = assembler.assemble([second])
+    assert delta.text == "é" and len(delta.tokens) == 2
+
+
+async def test_reader_that_sleeps_gets_everything_merged() -> None:
+    with running(make_rig()) as rig:
+        prompt = make_prompt(1, 16)
+        generation = rig.engine.submit(greedy(prompt, 50))
+        await asyncio.to_thread(until, rig.idle)
+        deltas = [delta async for delta in generation]
+    assert len(deltas) <= 2
+    assert collect(deltas)[0].ids == oracle(rig, prompt, 50)
+
+
+async def test_reader_that_is_quick_gets_token_by_token() -> None:
+    with running(make_rig(clock=WallClock(), duration=SLOW)) as rig:
+        deltas = [d async for d in rig.engine.submit(greedy(make_prompt(1, 16), 10))]
+    assert len(deltas) >= 8
+
+
+def test_closed_loop_breaks_nothing() -> None:
+    loop = asyncio.new_event_loop()
+    bell = LoopBell(loop)
+    assert bell == LoopBell(loop)
+    loop.close()
+    bell.ring([Mailbox(bell, lambda: None)])
+
+
+def test_loop_that_ends_under_a_generation_leaves_no_request_behind() -> None:
+    with running(make_rig(clock=WallClock(), duration=SLOW)) as rig:
+
+        async def leave_early() -> None:
+            generation = rig.engine.submit(greedy(make_prompt(1, 16), 400))
+            await anext(aiter(generation))
+
+        asyncio.run(leave_early())
+        until(rig.idle)
+
+
+def test_realtime_interrupts_a_long_batch_step_once() -> None:
+    clock = WallClock()
+    duration = LinearDuration(step_s=0.0, token_s=0.004)
+    with running(make_rig(clock=clock, duration=duration)) as rig:
+        batch_prompt, urgent_prompt = make_prompt(1, 250), make_prompt(2, 8)
+        warm = rig.engine.submit_sync(greedy(make_prompt(3, 16), 2, ServiceClass.BATCH))
+        list(warm)
+        before = len(rig.executor.submitted)
+        batch = rig.engine.submit_sync(greedy(batch_prompt, 4, ServiceClass.BATCH))
+        until(lambda: len(rig.executor.submitted) > before)
+        started_s = clock()
+        urgent = rig.engine.submit_sync(greedy(urgent_prompt, 2, ServiceClass.REALTIME))
+        first = next(urgent)
+        assert clock() - started_s < 0.7, "the step was not interrupted"
+        assert first.tokens[0].token == oracle(rig, urgent_prompt, 1)[0]
+        assert collect(list(batch))[0].ids == oracle(rig, batch_prompt, 4)
+        list(urgent)
+
+
+def test_short_or_realtime_steps_are_not_interrupted() -> None:
+    interrupts: list[str] = []
+
+    class Handle:
+        def result(self, timeout_s: float | None = None) -> StepResult:
+            return StepResult(0)
+
+        def done(self) -> bool:
+            return False
+
+        def interrupt(self) -> None:
+            interrupts.append("now")
+
+    chunk = Chunk(RequestId(1), [1, 2], 0, [BlockId(0)], 1, False)
+    flight = Flight(StepPlan(0, Lane.UNIFIED, chunks=(chunk,)), Handle(), 10.0, 0.1)
+    flight.interrupt_if_worth(10.0, 0.02, lambda request: True)
+    flight.interrupt_if_worth(10.09, 0.02, lambda request: False)
+    assert not interrupts
+    flight.interrupt_if_worth(10.05, 0.02, lambda request: False)
+    assert interrupts == ["now"]
