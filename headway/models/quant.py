@@ -25,6 +25,7 @@ Bytes = npt.NDArray[np.uint8]
 Floats = npt.NDArray[np.float32]
 
 _CHUNK_VALUES = 1 << 22
+_SMALLEST_SCALE = 1e-30
 # Shifts and masks by plain ints would widen the arrays in numpy's types.
 _ONE, _THREE, _FOUR = np.uint8(1), np.uint8(3), np.uint8(4)
 _BITS: Bytes = np.arange(8, dtype=np.uint8)
@@ -119,12 +120,15 @@ def dequantize(encoding: Encoding, data: Bytes) -> Floats:
 def quantize(target: TensorType, values: Floats) -> Bytes:
     """Raw bytes of `values`, whose last dimension is a whole number of 32-blocks.
 
-    Offers Q8_0, Q4_1 and Q4_0. Raises ModelError for values that are not finite.
+    Offers Q8_0, Q4_1 and Q4_0. Raises ModelError for values that are not finite, or too large.
     """
     blocks = values.reshape(-1, 32)
     if not np.isfinite(blocks).all():
         raise ModelError("the weights hold values that are not finite numbers")
-    return _QUANTISERS[target](blocks).reshape(-1)
+    try:
+        return _QUANTISERS[target](blocks).reshape(-1)
+    except FloatingPointError as e:
+        raise ModelError("the weights are too large for 16-bit scales") from e
 
 
 def requantize(encoding: Encoding, data: Bytes, cols: int, target: TensorType) -> Requantised:
@@ -137,13 +141,12 @@ def requantize(encoding: Encoding, data: Bytes, cols: int, target: TensorType) -
     error = norm = 0.0
     for start in range(0, rows, step):
         stop = min(start + step, rows)
-        old = dequantize(encoding, data[start * source_bytes : stop * source_bytes])
-        try:
+        # Hostile scales may overflow: what comes of it is refused, not warned about.
+        with np.errstate(all="ignore"):
+            old = dequantize(encoding, data[start * source_bytes : stop * source_bytes])
             new = quantize(target, old)
-        except FloatingPointError as e:
-            raise ModelError("the weights are too large for 16-bit scales") from e
+            difference = dequantize(Encoding[target.value], new) - old
         out[start * target_bytes : stop * target_bytes] = new
-        difference = dequantize(Encoding[target.value], new) - old
         error += float(np.dot(difference, difference))
         norm += float(np.dot(old, old))
     return Requantised(out, float(np.sqrt(error / norm)) if norm else 0.0)
@@ -285,8 +288,9 @@ def _round_away(values: Floats) -> Floats:
 
 
 def _inverse(scale: Floats) -> Floats:
-    """1 / scale, 0 where scale is 0."""
-    return np.divide(np.float32(1), scale, out=np.zeros_like(scale), where=scale != 0)
+    """1 / scale, 0 where scale is 0 or so small that it is 0 in 16 bits and overflows here."""
+    usable = np.abs(scale) > _SMALLEST_SCALE
+    return np.divide(np.float32(1), scale, out=np.zeros_like(scale), where=usable)
 
 
 def _as_half(scale: Floats) -> Bytes:
