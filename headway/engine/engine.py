@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from headway.core.plan import Executor
+from headway.core.plan import Capacity, Executor
 from headway.core.request import Request, Snapshot
 from headway.core.scheduler import Scheduler
 from headway.core.types import RequestId, ServiceClass
@@ -137,6 +137,11 @@ class Engine:
             return False
         since_s = self._busy_since_s
         return since_s is None or self._clock() - since_s <= self._options.stall_limit_s
+
+    @property
+    def capacity(self) -> Capacity:
+        """The executor's sizes."""
+        return self._executor.capacity
 
     @property
     def max_model_len(self) -> int:

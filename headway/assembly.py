@@ -1,0 +1,160 @@
+"""Puts an engine together: executor, scheduler and loop, sized to the machine."""
+
+import random
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from headway.core.budget import Targets
+from headway.core.config import SchedulerConfig
+from headway.core.plan import Capacity, Executor
+from headway.core.scheduler import Scheduler
+from headway.core.sequence import blocks_for
+from headway.engine.engine import Engine, Surroundings
+from headway.engine.options import LoopOptions, ModelLimits
+from headway.engine.types import Observer
+from headway.errors import ConfigError
+from headway.executors.cpu import available_memory_bytes
+from headway.executors.native import NativeExecutor, NativeOptions
+from headway.models.loader import LoadedModel
+from headway.models.types import ModelConfig
+
+KV_ELEMENT_BYTES = 2
+DEFAULT_SEQS = 64
+DEFAULT_STEP_TOKENS = 512
+DEFAULT_POOL_TOKENS = 65_536
+POOL_SHARE_OF_MEMORY = 0.4
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """Sizes of the executor; what is None fits the machine.
+
+    kv_blocks: blocks of the KV pool; by default 65,536 tokens, or what two fifths of the memory
+        that is free hold.
+    host_blocks: blocks that preempted sequences are swapped into; by default none, as on a CPU
+        they take the same memory as KV blocks do.
+    block_size: tokens of a block.
+    max_seqs: sequences that hold a seat at once; by default 64.
+    max_step_tokens: tokens of a step; by default 512, or what the seats and a block need.
+    max_model_len: tokens of prompt and answer together; by default the model's own length, or the
+        pool's where that is less.
+    threads: threads that compute; by default one for each CPU this process may use.
+    """
+
+    kv_blocks: int | None = None
+    host_blocks: int | None = None
+    block_size: int = 16
+    max_seqs: int | None = None
+    max_step_tokens: int | None = None
+    max_model_len: int | None = None
+    threads: int | None = None
+
+    def __post_init__(self) -> None:
+        counts = (self.kv_blocks, self.max_seqs, self.max_step_tokens, self.threads)
+        if any(count is not None and count < 1 for count in (*counts, self.block_size)):
+            raise ConfigError("sizes must be at least 1")
+        if self.host_blocks is not None and self.host_blocks < 0:
+            raise ConfigError("host blocks must not be negative")
+        if self.max_model_len is not None and self.max_model_len < 2:
+            raise ConfigError("the model length must be at least 2: a prompt and an answer")
+
+
+@dataclass(frozen=True, slots=True)
+class EngineOptions:
+    """All there is to choose about an engine.
+
+    policy: a scheduling policy by name; ConfigError for one the scheduler doesn't know.
+    targets: realtime latency targets in seconds; 0 = derived from measured steps.
+    """
+
+    sizes: Sizes = Sizes()
+    policy: str = "tiered"
+    targets: Targets = Targets()
+    loop: LoopOptions = LoopOptions()
+
+
+def build_engine(
+    model: LoadedModel, options: EngineOptions, observers: Sequence[Observer] = ()
+) -> Engine:
+    """An engine for a model on this machine's CPU; `start` it, and `stop` it at the end.
+
+    Raises ConfigError for sizes or a policy that can't work, ModelError for weights that can't.
+    """
+    config = model.weights.config
+    scheduling = SchedulerConfig(
+        options.policy, options.targets, model_key=f"{model.weights.fingerprint} f16".encode()
+    )
+    executor = NativeExecutor(model.weights, native_options(config, options.sizes))
+    try:
+        return _around(executor, scheduling, model, options.loop, observers)
+    except BaseException:
+        executor.close()
+        raise
+
+
+def native_options(config: ModelConfig, sizes: Sizes) -> NativeOptions:
+    """Sizes with nothing left open. Raises ConfigError where the memory holds no pool."""
+    kv_blocks = sizes.kv_blocks or _default_blocks(config, sizes.block_size)
+    max_seqs = sizes.max_seqs or DEFAULT_SEQS
+    wanted_len = sizes.max_model_len or config.max_context
+    if wanted_len > config.max_context:
+        raise ConfigError(
+            f"a model length of {wanted_len} is beyond this model's {config.max_context}"
+        )
+    return NativeOptions(
+        kv_blocks=kv_blocks,
+        host_blocks=sizes.host_blocks or 0,
+        block_size=sizes.block_size,
+        max_seqs=max_seqs,
+        max_step_tokens=sizes.max_step_tokens
+        or max(DEFAULT_STEP_TOKENS, max_seqs + sizes.block_size),
+        max_model_len=min(wanted_len, kv_blocks * sizes.block_size),
+        threads=sizes.threads or 0,
+    )
+
+
+def describe(capacity: Capacity) -> str:
+    """The pool in words: `KV: 4,096 blocks = 65,536 tokens = 32 sequences of 2,048`."""
+    tokens = capacity.kv_blocks * capacity.block_size
+    length = min(capacity.max_model_len, tokens)
+    fit = capacity.kv_blocks // blocks_for(length, capacity.block_size)
+    sequences = "sequence" if fit == 1 else "sequences"
+    line = f"KV: {capacity.kv_blocks:,} blocks = {tokens:,} tokens = {fit:,} {sequences}"
+    line += f" of {length:,}"
+    if capacity.host_blocks:
+        line += f"; host: {capacity.host_blocks:,} blocks"
+    return line
+
+
+def block_bytes(config: ModelConfig, block_size: int) -> int:
+    """Bytes of a KV block: keys and values of all layers, in half precision."""
+    attention = config.attention
+    width = 2 * attention.kv_heads * attention.head_dim
+    return block_size * config.layers * width * KV_ELEMENT_BYTES
+
+
+def _default_blocks(config: ModelConfig, block_size: int) -> int:
+    memory = available_memory_bytes()
+    fit = int(memory * POOL_SHARE_OF_MEMORY) // block_bytes(config, block_size)
+    if fit < 1:
+        raise ConfigError(f"{memory / 1e6:,.0f} MB of free memory hold no KV pool")
+    return min(fit, DEFAULT_POOL_TOKENS // block_size)
+
+
+def _around(
+    executor: Executor,
+    scheduling: SchedulerConfig,
+    model: LoadedModel,
+    loop: LoopOptions,
+    observers: Sequence[Observer],
+) -> Engine:
+    capacity = executor.capacity
+    return Engine(
+        Scheduler(capacity, scheduling),
+        executor,
+        model.tokenizer,
+        ModelLimits.from_capacity(capacity, model.stop_ids),
+        Surroundings(time.monotonic, random.Random(), observers),
+        loop,
+    )
