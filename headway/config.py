@@ -1,0 +1,45 @@
+"""What the command line and the environment settle about a server. Read here and nowhere else."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from headway.core.types import ServiceClass
+from headway.errors import ConfigError
+
+API_KEY_VARIABLE = "HEADWAY_API_KEY"
+
+
+@dataclass(frozen=True, slots=True)
+class ServeConfig:
+    """A server's address and manners.
+
+    host, port: where it listens; port 0 takes any free one.
+    api_key: what clients must send; None lets everybody in, allowed on loopback only.
+    served_name: the model's name in the API; None takes the model's own.
+    default_class: service class of requests that don't say.
+    drain_s: after SIGTERM, how long running answers may go on.
+    log_level: of Python's logging, lower case.
+    """
+
+    host: str = "127.0.0.1"
+    port: int = 8000
+    api_key: str | None = field(default=None, repr=False)
+    served_name: str | None = None
+    default_class: ServiceClass = ServiceClass.STANDARD
+    drain_s: float = 30.0
+    log_level: str = "warning"
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.port <= 65535:
+            raise ConfigError(f"--port is between 0 and 65535, not {self.port}")
+        if self.drain_s < 0:
+            raise ConfigError("--drain-timeout is not negative")
+        if self.api_key is not None and not self.api_key.strip():
+            raise ConfigError(f"the API key is empty; unset {API_KEY_VARIABLE} to have none")
+        if self.served_name is not None and not self.served_name.strip():
+            raise ConfigError("--served-model-name is empty")
+
+
+def api_key(given: str | None, environment: Mapping[str, str]) -> str | None:
+    """The key given on the command line, else the environment's."""
+    return environment.get(API_KEY_VARIABLE) if given is None else given
