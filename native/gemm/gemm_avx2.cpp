@@ -28,6 +28,12 @@ constexpr int kHalf = 8;  // columns in a register
       : [w] "x"(weights), [a] "x"(activations));
 }
 
+[[gnu::always_inline]] inline void set_products(__m256i& dot, __m256i weights, __m256i activations) {
+  __asm__ volatile("vpmaddubsw %[a], %[w], %[dot]"
+                   : [dot] "=x"(dot)
+                   : [w] "x"(weights), [a] "x"(activations));
+}
+
 [[gnu::always_inline]] inline __m256i broadcast(const void* at) {
   int32_t four;
   std::memcpy(&four, at, 4);
@@ -96,14 +102,20 @@ struct Dots {
   __m256i lanes[kTile][2];
 };
 
-template <int kTile>
+// dots (+)= step; the first one of a group sets them.
+template <bool kFirst, int kTile>
 [[gnu::always_inline]] inline void add_step(Dots<kTile>& dots, __m256i first, __m256i second,
                                             const int8_t* q) {
 #pragma GCC unroll 8
   for (int t = 0; t < kTile; ++t) {
     const __m256i a = broadcast(q + t * kGroup);
-    add_products(dots.lanes[t][0], first, a);
-    add_products(dots.lanes[t][1], second, a);
+    if constexpr (kFirst) {
+      set_products(dots.lanes[t][0], first, a);
+      set_products(dots.lanes[t][1], second, a);
+    } else {
+      add_products(dots.lanes[t][0], first, a);
+      add_products(dots.lanes[t][1], second, a);
+    }
   }
 }
 
@@ -113,13 +125,14 @@ template <WeightType kType, int kTile>
                                                  const uint8_t* supers, const int8_t* q,
                                                  int64_t index) {
   Dots<kTile> dots;
-#pragma GCC unroll 8
-  for (int t = 0; t < kTile; ++t) dots.lanes[t][0] = dots.lanes[t][1] = _mm256_setzero_si256();
+  add_step<true, kTile>(dots, low_nibbles(load(at)), low_nibbles(load(at + 32)), q);
+  add_step<false, kTile>(dots, high_nibbles(load(at)), high_nibbles(load(at + 32)), q + 16);
 #pragma GCC unroll 4
-  for (int v = 0; v < 4; ++v) {
+  for (int v = 1; v < 4; ++v) {
     const uint8_t* step = at + 64 * v;
-    add_step<kTile>(dots, low_nibbles(load(step)), low_nibbles(load(step + 32)), q + 4 * v);
-    add_step<kTile>(dots, high_nibbles(load(step)), high_nibbles(load(step + 32)), q + 16 + 4 * v);
+    add_step<false, kTile>(dots, low_nibbles(load(step)), low_nibbles(load(step + 32)), q + 4 * v);
+    add_step<false, kTile>(dots, high_nibbles(load(step)), high_nibbles(load(step + 32)),
+                           q + 16 + 4 * v);
   }
 #pragma GCC unroll 2
   for (int half = 0; half < 2; ++half) {
@@ -144,12 +157,12 @@ template <int kTile>
 #pragma GCC unroll 1
   for (int half = 0; half < 2; ++half) {
     Dots<kTile> dots;
+    const __m256i bytes = load(at + 32 * half);
+    add_step<true, kTile>(dots, low_nibbles(bytes), high_nibbles(bytes), q);
 #pragma GCC unroll 8
-    for (int t = 0; t < kTile; ++t) dots.lanes[t][0] = dots.lanes[t][1] = _mm256_setzero_si256();
-#pragma GCC unroll 8
-    for (int v = 0; v < 8; ++v) {
+    for (int v = 1; v < 8; ++v) {
       const __m256i both = load(at + 64 * v + 32 * half);
-      add_step<kTile>(dots, low_nibbles(both), high_nibbles(both), q + 4 * v);
+      add_step<false, kTile>(dots, low_nibbles(both), high_nibbles(both), q + 4 * v);
     }
     const Scales weight = scales_at<WeightType::q8_0>(at + 512, nullptr, half);
 #pragma GCC unroll 8
@@ -269,13 +282,13 @@ void gemm(const PackedMatrix& weights, const QuantActs& acts, Range tokens, Rang
 
 void swiglu(const PackedMatrix& gate_up, const QuantActs& acts, Range tokens, Range groups,
             const QuantActs& out) {
-  swiglu_by_blocks(multiply<Avx2>, kPortableKernels.silu_mul, gate_up, acts, tokens, groups, out);
+  swiglu_by_blocks(multiply<Avx2>, avx2::silu_mul, gate_up, acts, tokens, groups, out);
 }
 
 }  // namespace
 
-const Kernels kAvx2Kernels = {Isa::avx2, gemm, swiglu, kPortableKernels.quantize,
-                              kPortableKernels.rmsnorm, kPortableKernels.silu_mul};
+constinit const Kernels kAvx2Kernels = {Isa::avx2, gemm, swiglu, avx2::quantize,
+    avx2::rmsnorm, avx2::silu_mul};
 
 }  // namespace headway
 

@@ -235,6 +235,6 @@ void swiglu(const PackedMatrix& gate_up, const QuantActs& acts, Range tokens, Ra
 
 }  // namespace
 
-const Kernels kPortableKernels = {Isa::portable, gemm, swiglu, quantize, rmsnorm, silu_mul};
+constinit const Kernels kPortableKernels = {Isa::portable, gemm, swiglu, quantize, rmsnorm, silu_mul};
 
 }  // namespace headway

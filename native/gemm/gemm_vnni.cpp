@@ -224,13 +224,13 @@ void gemm(const PackedMatrix& weights, const QuantActs& acts, Range tokens, Rang
 
 void swiglu(const PackedMatrix& gate_up, const QuantActs& acts, Range tokens, Range groups,
             const QuantActs& out) {
-  swiglu_by_blocks(multiply<Vnni>, kPortableKernels.silu_mul, gate_up, acts, tokens, groups, out);
+  swiglu_by_blocks(multiply<Vnni>, avx2::silu_mul, gate_up, acts, tokens, groups, out);
 }
 
 }  // namespace
 
-const Kernels kAvx512VnniKernels = {Isa::avx512vnni, gemm, swiglu, kPortableKernels.quantize,
-                                    kPortableKernels.rmsnorm, kPortableKernels.silu_mul};
+constinit const Kernels kAvx512VnniKernels = {Isa::avx512vnni, gemm, swiglu, avx2::quantize,
+    avx2::rmsnorm, avx2::silu_mul};
 
 }  // namespace headway
 
