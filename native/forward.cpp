@@ -44,8 +44,8 @@ Forward::Forward(const Model& model, Path path, KvPool& pool, int threads, int m
 }
 
 void Forward::run(Step& step, Team& team) {
+  if (step.chunks.empty()) return;
   begin(step);
-  if (rows_count_ == 0) return;
   team.run([&](Worker& worker) { body(worker, step); });
   step.interrupted = stop_;
 }

@@ -9,6 +9,7 @@ namespace headway {
 namespace {
 
 constexpr float kNever = -std::numeric_limits<float>::infinity();
+constexpr const char* kNotNumbers = "the model's logits are not numbers";
 constexpr float kGreedyBelow = 1e-5f;  // temperatures whose inverse would overflow
 
 }  // namespace
@@ -100,7 +101,7 @@ Sample Sampler::sample(Sequence& sequence, int position, const uint8_t* mask, fl
   std::fill(logits + vocab_, logits + size_, kNever);
   Sample result;
   if (kernels_.group_max(logits, size_, groups_.data()) || std::isinf(peak())) {
-    result.error = "the model's logits are not numbers";
+    result.error = kNotNumbers;
     return result;
   }
   float log_total = 0;
@@ -110,10 +111,8 @@ Sample Sampler::sample(Sequence& sequence, int position, const uint8_t* mask, fl
     raw_.assign(logits, logits + vocab_);
   }
   sequence.penalise(position, logits);
-  if (!restrict(spec, mask, logits)) {
-    result.error = "no token is allowed here";
-    return result;
-  }
+  result.error = restrict(spec, mask, logits);
+  if (!result.error.empty()) return result;
   result.token = draw(spec, position, logits);
   if (spec.logprobs >= 0) result.logprob = raw_[static_cast<size_t>(result.token)] - log_total;
   return result;
@@ -125,15 +124,15 @@ void Sampler::top_logprobs(const float* x, int k, float log_total, std::vector<T
   for (const Candidate& c : candidates_) out.push_back({c.token, c.weight - log_total});
 }
 
-// Bias and grammar; leaves the group maxima of what remains. False if nothing does.
-bool Sampler::restrict(const SamplingSpec& spec, const uint8_t* mask, float* x) {
+// Bias and grammar; leaves the group maxima of what remains. Says what is wrong, if anything is.
+std::string Sampler::restrict(const SamplingSpec& spec, const uint8_t* mask, float* x) {
   for (const auto& [token, value] : spec.bias) x[token] += value;
   if (mask != nullptr)
     for (int i = 0; i < vocab_; ++i)
       if ((mask[i / 8] >> (i % 8) & 1) == 0) x[i] = kNever;
   const bool touched = mask != nullptr || !spec.bias.empty() || spec.penalised();
-  if (touched && kernels_.group_max(x, size_, groups_.data())) return false;
-  return peak() > kNever;
+  if (touched && kernels_.group_max(x, size_, groups_.data())) return kNotNumbers;
+  return peak() > kNever ? "" : "no token is allowed here";
 }
 
 // Group maxima are in groups_. The k-th largest of them is exceeded or met by at least k values,

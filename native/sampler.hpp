@@ -87,7 +87,7 @@ class Sampler {
   float peak() const;
   int32_t first_at(const float* x, float value) const;
   void top_logprobs(const float* x, int k, float log_total, std::vector<TokenLogprob>& out);
-  bool restrict(const SamplingSpec& spec, const uint8_t* mask, float* x);
+  std::string restrict(const SamplingSpec& spec, const uint8_t* mask, float* x);
   double total_weight() const;
   double collect(const float* weights, float limit);
   void select_top(const float* x, int k);
