@@ -214,7 +214,7 @@ class AsyncGeneration:
 
 
 class SyncGeneration:
-    """An answer read by a plain thread: an iterator of deltas."""
+    """An answer read by a plain thread: an iterator of deltas. Dropping it aborts too."""
 
     def __init__(
         self,
@@ -246,3 +246,6 @@ class SyncGeneration:
         """Abort what still runs; idempotent. The iteration then ends with ABORT deltas."""
         if not self._assembler.finished:
             self._abort()
+
+    def __del__(self) -> None:
+        self.close()
