@@ -93,7 +93,22 @@ class Residency:
         self._spare.clear()
         return True
 
+    def grow_at_any_cost(self, sequence: Sequence, tokens: int) -> bool:
+        """As `grow`, for the most senior resident when nobody at all could compute: it takes from
+        whoever is least senior, promoted and just resumed ones included."""
+        if self.grow(sequence, tokens):
+            return True
+        members = sorted(self._world.residents.values(), key=lambda s: s.seniority, reverse=True)
+        for victim in members:
+            if victim is not sequence and victim not in self._entered:
+                self._preempt(victim)
+                if self.grow(sequence, tokens):
+                    return True
+        return False
+
     def _take_for_growth(self, sequence: Sequence, shortage: int) -> bool:
+        """Preempt others so that `shortage` more blocks come free; False, with nothing taken, if
+        those it may take do not hold them."""
         lower = self._costs(self._displaceable(sequence.service_class))
         victims = choose({s: c.seconds for s, c in lower.items()}, shortage, self._world.device)
         if victims is None:
@@ -106,7 +121,7 @@ class Residency:
                 return False
         for victim in victims:
             self._preempt(victim)
-        return self._world.device.available >= shortage
+        return True
 
     def _juniors(self, sequence: Sequence) -> list[Sequence]:
         """Residents of the same class that its growth may take, least senior first."""

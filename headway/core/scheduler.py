@@ -108,6 +108,7 @@ class Scheduler:
                 stepping.note_realtime()
             stepping.prefill(service_class)
         stepping.floor()
+        stepping.unstick()
         self._headroom_blocks = residency.headroom_blocks(ServiceClass.BATCH)
         self._under_way = UnderWay.of(world, residency, stepping)
         return self._as_plan(lane, residency, stepping)

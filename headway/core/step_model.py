@@ -69,7 +69,7 @@ class StepModel:
             max(self._weights[1], 0.0) * _SCALES[1]
             + max(self._weights[2], 0.0) * _SCALES[2] * context
         )
-        return int(left / linear) if linear > 0 else 1 << 30
+        return int(min(left / linear, _NO_LIMIT)) if linear > 0 else _NO_LIMIT
 
     def prefill_seconds(self, tokens: int) -> float:
         """Seconds to compute a prefix of `tokens` again."""
@@ -105,6 +105,9 @@ def _features(load: StepLoad) -> tuple[float, ...]:
         load.decode_rows * _SCALES[3],
         load.decode_context * _SCALES[4],
     )
+
+
+_NO_LIMIT = 1 << 30
 
 
 class RunningMean:

@@ -81,11 +81,15 @@ class Stepping:
                 self._budget.take(tokens, sequence.computed, decoding=False)
 
     def note_realtime(self) -> None:
-        """After realtime's turn: while it waits or prefills, the others get floor credit only."""
+        """After realtime's turn: while it waits or prefills, the others get floor credit only.
+
+        Where realtime waits and nothing of it can compute, it waits for what a promoted request
+        holds: then the others go on, or nobody would.
+        """
         realtime = ServiceClass.REALTIME
         waiting = len(self._world.queues[realtime]) > 0
         prefilling = any(not s.decoding for s in self._seated(realtime))
-        self._realtime_first = waiting or prefilling
+        self._realtime_first = prefilling or (waiting and bool(self._chunks))
 
     def floor(self) -> None:
         """Spend the floor credit on lower-class residents left out: promoted first, then those
@@ -105,6 +109,16 @@ class Stepping:
             if sequence in self._world.residents.values() and self._add(sequence, tokens):
                 self._budget.take(tokens, sequence.computed, sequence.decoding)
                 spend -= tokens
+
+    def unstick(self) -> None:
+        """If nobody could compute, make the most senior resident do: every step makes progress."""
+        if self._chunks:
+            return
+        seated = [s for s in self._world.residents.values() if s.seated]
+        for sequence in sorted(seated, key=lambda s: s.seniority)[:1]:
+            tokens = min(self._world.capacity.block_size, sequence.pending)
+            if self._residency.grow_at_any_cost(sequence, sequence.computed + tokens):
+                self._chunks[sequence] = tokens
 
     def chunks(self) -> tuple[Chunk, ...]:
         """The plan's chunks; marks who computes and who is paused."""

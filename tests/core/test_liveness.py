@@ -1,0 +1,172 @@
+"""The rules under random load: whatever arrives, everything ends with the oracle's tokens."""
+
+from dataclasses import dataclass
+
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from headway.core.config import Reserve, SchedulerConfig
+from headway.core.plan import Penalties, SamplingSpec
+from headway.core.request import Request
+from headway.core.scheduler import Scheduler
+from headway.core.types import FinishReason, RequestId, ServiceClass
+from headway.testing import (
+    LinearDuration,
+    ManualClock,
+    Mishaps,
+    Script,
+    ScriptedExecutor,
+    Simulation,
+    make_capacity,
+    make_request,
+    oracle_tokens,
+)
+from headway.testing.driver import DriveOptions
+
+SAMPLINGS = (
+    SamplingSpec(),
+    SamplingSpec(temperature=1.0, seed=7),
+    SamplingSpec(penalties=Penalties(frequency=0.5)),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """A random machine and what is asked of it."""
+
+    kv_blocks: int
+    host_blocks: int
+    max_seqs: int
+    floor_share: float
+    reserve_share: float
+    requests: tuple[Request, ...]
+    aborts: tuple[tuple[int, float], ...]
+    fail_steps: frozenset[int]
+
+
+@st.composite
+def loads(draw: st.DrawFn, failures: bool = False) -> Load:
+    """Small pools, all classes, shared prefixes, groups, aborts, deadlines."""
+    block_size = 4
+    kv_blocks = draw(st.integers(4, 24))
+    count = draw(st.integers(1, 14))
+    requests = []
+    common = tuple(range(1, 40))
+    for i in range(1, count + 1):
+        length = draw(st.integers(1, kv_blocks * block_size - 1))
+        prompt: tuple[int, ...] | int = length
+        if draw(st.booleans()):
+            prompt = common[: min(length, 39)]
+        choices = draw(st.integers(1, 3)) if draw(st.booleans()) else 1
+        for choice in range(choices):
+            sampling = draw(st.sampled_from(SAMPLINGS))
+            requests.append(
+                make_request(
+                    i * 10 + choice,
+                    draw(st.sampled_from(ServiceClass))
+                    if not choice
+                    else requests[-1].service_class,
+                    requests[-1].prompt if choice else prompt,
+                    max_tokens=draw(st.integers(1, 30)),
+                    arrival_s=requests[-1].arrival_s if choice else draw(st.floats(0, 1.5)),
+                    sampling=sampling,
+                    deadline_s=draw(st.sampled_from([float("inf")] * 5 + [1.0])),
+                    tenant=requests[-1].tenant if choice else draw(st.sampled_from(["", "", "b"])),
+                    group=i * 10 if choices > 1 else None,
+                )
+            )
+    ids = [r.id for r in requests]
+    aborts = draw(st.lists(st.tuples(st.sampled_from(ids), st.floats(0, 2)), max_size=3))
+    fails = draw(st.frozensets(st.integers(0, 60), max_size=2)) if failures else frozenset()
+    return Load(
+        kv_blocks,
+        draw(st.sampled_from([0, 3, 40])),
+        draw(st.integers(1, 6)),
+        draw(st.sampled_from([0.0, 0.02, 0.3])),
+        draw(st.sampled_from([0.0, 0.05, 0.4])),
+        tuple(requests),
+        tuple(aborts),
+        fails,
+    )
+
+
+def run(load: Load, interrupts: bool = False) -> tuple[Simulation, Scheduler]:
+    """Drive a load to its end; the driver checks the invariants after each step."""
+    capacity = make_capacity(
+        kv_blocks=load.kv_blocks,
+        host_blocks=load.host_blocks,
+        block_size=4,
+        max_seqs=load.max_seqs,
+        max_step_tokens=load.max_seqs + 12,
+    )
+    config = SchedulerConfig(
+        floor_share=load.floor_share,
+        reserve=Reserve(share=load.reserve_share, guard_s=0.5, preemptions=2),
+        pass_s=0.05,
+    )
+    scheduler = Scheduler(capacity, config)
+    clock = ManualClock()
+    executor = ScriptedExecutor(
+        capacity,
+        clock=clock,
+        duration=LinearDuration(),
+        mishaps=Mishaps(fail_steps=load.fail_steps),
+    )
+    simulation = Simulation(
+        scheduler,
+        executor,
+        clock,
+        options=DriveOptions(interrupt_for_realtime=interrupts, max_idle_steps=40),
+    )
+    for request in load.requests:
+        simulation.add(request)
+    for request_id, when_s in load.aborts:
+        simulation.abort(RequestId(request_id), when_s)
+    simulation.run(max_steps=20_000)
+    return simulation, scheduler
+
+
+def check_end(load: Load, simulation: Simulation, scheduler: Scheduler) -> None:
+    """All blocks are back and every answer is a prefix of the oracle's, whole if it ended well."""
+    snapshot = scheduler.snapshot()
+    assert snapshot.idle
+    assert snapshot.device.used == 0
+    assert snapshot.host.used == 0
+    for request in load.requests:
+        trace = simulation.traces[request.id]
+        longest = load.kv_blocks * 4
+        most = min(request.limits.max_tokens, longest - len(request.prompt))
+        expected = oracle_tokens(request.prompt, request.sampling, most, Script())
+        assert trace.tokens == expected[: len(trace.tokens)]
+        assert trace.finished is not None
+        if trace.finished.reason is FinishReason.LENGTH:
+            assert trace.tokens == expected
+        else:
+            assert trace.finished.reason in (
+                FinishReason.ABORT,
+                FinishReason.DEADLINE,
+                FinishReason.ERROR,
+            )
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+@given(loads())
+def test_everything_ends_with_the_oracles_tokens(load: Load) -> None:
+    simulation, scheduler = run(load)
+    check_end(load, simulation, scheduler)
+    reasons = [t.finished.reason for t in simulation.traces.values() if t.finished]
+    assert FinishReason.ERROR not in reasons
+
+
+@settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck))
+@given(loads())
+def test_interrupted_steps_change_nothing(load: Load) -> None:
+    simulation, scheduler = run(load, interrupts=True)
+    check_end(load, simulation, scheduler)
+
+
+@settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck))
+@given(loads(failures=True))
+def test_a_failed_step_takes_only_its_own_requests(load: Load) -> None:
+    simulation, scheduler = run(load)
+    check_end(load, simulation, scheduler)
