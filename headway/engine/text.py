@@ -36,6 +36,7 @@ class StopMatcher:
     def __init__(self, stops: Sequence[str]) -> None:
         self._stops = tuple(stops)
         self._longest = max((len(stop) for stop in stops), default=0)
+        self._first_chars = frozenset(stop[0] for stop in stops)
         self._held = ""
         self.hit = False
 
@@ -43,6 +44,8 @@ class StopMatcher:
         """Text that is safe to show. After a hit, which ends the text, always empty."""
         if self.hit:
             return ""
+        if not self._held and self._first_chars.isdisjoint(piece):
+            return piece
         text = self._held + piece
         start = self._first_match(text)
         if start is not None:
