@@ -3,7 +3,6 @@
 import argparse
 import sys
 from collections.abc import Sequence
-from importlib.metadata import PackageNotFoundError, version
 from typing import NoReturn
 
 
@@ -14,7 +13,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     `--version`.
     """
     parser = _Parser(prog="headway", description="An LLM inference server for mixed traffic.")
-    parser.add_argument("--version", action="version", version=f"headway {_version()}")
+    parser.add_argument("--version", action=_Version, nargs=0, help="print the version")
     commands = parser.add_subparsers(
         dest="command", metavar="COMMAND", required=True, parser_class=_Parser
     )
@@ -32,11 +31,14 @@ class _Parser(argparse.ArgumentParser):
         raise SystemExit(2)
 
 
-def _version() -> str:
-    try:
-        return version("headway")
-    except PackageNotFoundError:  # run from a source tree
-        return "(not installed)"
+class _Version(argparse.Action):
+    """Prints the version; what finds it out takes longer to import than the rest of the grammar."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> NoReturn:
+        from importlib.metadata import version
+
+        print(f"headway {version('headway')}")
+        raise SystemExit(0)
 
 
 def _add_serve(parser: argparse.ArgumentParser) -> None:
@@ -66,10 +68,13 @@ def _add_serve(parser: argparse.ArgumentParser) -> None:
 
 def _add_run(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("prompts", metavar="PROMPTS.jsonl", help="one prompt a line; - is stdin")
-    parser.add_argument("-o", "--output", required=True, metavar="OUT.jsonl")
+    parser.add_argument("-o", "--output", required=True, metavar="OUT.jsonl", help="- is stdout")
     parser.add_argument("--model", help="GGUF file, Hugging Face folder, or name")
     parser.add_argument(
-        "--service-class", choices=("realtime", "standard", "batch"), default="batch"
+        "--service-tier",
+        choices=("realtime", "standard", "batch"),
+        default="batch",
+        help="service class of lines that don't say",
     )
     sampling = parser.add_argument_group("answers, where a line doesn't say")
     sampling.add_argument("--max-tokens", type=_positive, default=256, metavar="N")

@@ -1,0 +1,73 @@
+"""From the command line's settings to a loaded model and its engine."""
+
+import argparse
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from headway.assembly import EngineOptions
+    from headway.engine.engine import Engine
+    from headway.engine.types import Observer
+    from headway.models.loader import LoadedModel
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """A model under its name, and an engine for it that has not been started."""
+
+    name: str
+    model: "LoadedModel"
+    engine: "Engine"
+
+    def describe(self) -> Iterator[str]:
+        """The model and the sizes in words, a line each."""
+        from headway.assembly import describe
+
+        config, capacity = self.model.weights.config, self.engine.capacity
+        megabytes = sum(
+            {id(t): t.data.nbytes for t in self.model.weights.tensors.values()}.values()
+        )
+        yield (
+            f"Model: {self.name} ({config.architecture}, {config.layers} layers, "
+            f"{megabytes / 1e6:,.0f} MB of weights)"
+        )
+        yield describe(capacity)
+        yield f"Seats: {capacity.max_seqs:,}. A step: at most {capacity.max_step_tokens:,} tokens."
+
+
+def engine_options(settings: argparse.Namespace) -> "EngineOptions":
+    """The engine's options. Raises ConfigError."""
+    from headway.assembly import EngineOptions, Sizes
+    from headway.core.budget import Targets
+
+    sizes = Sizes(
+        kv_blocks=settings.kv_blocks,
+        host_blocks=settings.host_blocks,
+        block_size=settings.block_size,
+        max_seqs=settings.max_seqs,
+        max_step_tokens=settings.max_step_tokens,
+        max_model_len=settings.max_model_len,
+        threads=settings.threads,
+    )
+    targets = Targets(settings.itl_target or 0.0, settings.ttft_target or 0.0)
+    return EngineOptions(sizes, settings.policy, targets)
+
+
+def load(
+    model: str | None, options: "EngineOptions", observers: "Sequence[Observer]" = ()
+) -> Loaded:
+    """Find (or pull) and load a model, and build its engine; notices go to standard error.
+
+    Raises ModelError, ConfigError.
+    """
+    from headway.assembly import build_engine
+    from headway.models.loader import load_model
+    from headway.models.pull import resolve_model
+
+    source = resolve_model(model)
+    loaded = load_model(source.path)
+    for notice in loaded.notices:
+        print(f"headway: {notice}", file=sys.stderr)
+    return Loaded(source.name, loaded, build_engine(loaded, options, observers))

@@ -1,0 +1,97 @@
+"""The command line: what is wrong is said in one line, with exit status 2."""
+
+from importlib.metadata import version
+from pathlib import Path
+
+import pytest
+
+from headway.cli import main
+from headway.cli.arguments import parse
+from headway.config import ServeConfig, api_key
+from headway.errors import ConfigError
+
+
+def status_of(arguments: list[str]) -> int:
+    try:
+        return main(arguments)
+    except SystemExit as end:
+        return int(end.code or 0)
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        ("", "COMMAND"),
+        ("fly", "invalid choice"),
+        ("serve --port x", "--port"),
+        ("serve --port 70000", "--port"),
+        ("serve --kv-blocks 0", "less than 1"),
+        ("serve --kv-blocks 1.5", "whole number"),
+        ("serve --host-blocks -1", "less than 0"),
+        ("serve --itl-target 0", "milliseconds"),
+        ("serve --itl-target nan", "milliseconds"),
+        ("serve --ttft-target soon", "milliseconds"),
+        ("serve --drain-timeout -1", "--drain-timeout"),
+        ("serve --default-class vip", "vip"),
+        ("serve --api-key=", "API key is empty"),
+        ("serve --served-model-name=", "--served-model-name"),
+        ("serve --no-such-flag", "--no-such-flag"),
+        ("serve --host 0.0.0.0 --port 0", "give a key"),
+        ("serve --host no.such.host.invalid --port 0", "no.such.host.invalid"),
+        ("serve /no/such/model --port 0", "/no/such/model"),
+        ("pull gpt-5", "gpt-5"),
+        ("pull hf:nonsense", "nonsense"),
+        ("pull smollm2 --from /no/such/file", "/no/such/file"),
+        ("pull hf:a/b --from x.whl", "--from"),
+        ("run", "PROMPTS.jsonl"),
+        ("run /no/such/file -o out --model x", "/no/such/file"),
+    ],
+)
+def test_what_is_wrong_takes_one_line(
+    line: str, reason: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("HEADWAY_API_KEY", raising=False)
+    assert status_of(line.split()) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith("headway") and err.count("\n") == 1
+    assert reason in err
+
+
+def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+    assert status_of(["--version"]) == 0
+    assert capsys.readouterr().out == f"headway {version('headway')}\n"
+
+
+def test_help_names_the_commands(capsys: pytest.CaptureFixture[str]) -> None:
+    assert status_of(["--help"]) == 0
+    out = capsys.readouterr().out
+    assert all(f"    {command} " in out for command in ("serve", "run", "pull"))
+
+
+def test_times_are_given_in_milliseconds_and_kept_in_seconds() -> None:
+    settings = parse(["serve", "--itl-target", "50", "--ttft-target", "200"])
+    assert (settings.itl_target, settings.ttft_target) == (0.05, 0.2)
+
+
+def test_the_key_given_beats_the_environment() -> None:
+    environment = {"HEADWAY_API_KEY": "from environment"}
+    assert api_key(None, environment) == "from environment"
+    assert api_key("given", environment) == "given"
+    assert api_key(None, {}) is None
+
+
+def test_an_empty_key_in_the_environment_is_refused_rather_than_ignored() -> None:
+    with pytest.raises(ConfigError):
+        ServeConfig(api_key=api_key(None, {"HEADWAY_API_KEY": ""}))
+
+
+def test_a_key_is_not_in_the_representation() -> None:
+    assert "secret" not in repr(ServeConfig(api_key="secret"))
+
+
+def test_pull_takes_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    broken = tmp_path / "model.gguf"
+    broken.write_bytes(b"GGUF")
+    assert status_of(["pull", "smollm2", "--from", str(broken)]) == 2
+    assert "SHA-256" in capsys.readouterr().err

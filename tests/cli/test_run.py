@@ -1,0 +1,44 @@
+"""`headway run` on a tiny random model."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from headway.cli import main
+from headway.models.quant import Encoding
+from tests.models.writers import TINY_WIDE, tiny_gguf
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> str:
+    path = tmp_path_factory.mktemp("model") / "tiny.gguf"
+    return str(tiny_gguf(path, TINY_WIDE, Encoding.Q8_0))
+
+
+def test_lines_are_answered_in_order(
+    model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    prompts, answers = tmp_path / "prompts.jsonl", tmp_path / "answers.jsonl"
+    prompts.write_text(
+        '"hello"\n\n{"prompt": "hello", "id": "b", "max_tokens": 2}\n{"prompt": 5}\n'
+    )
+    flags = ["--model", model, "--max-tokens", "3", "--kv-blocks", "64"]
+    assert main(["run", str(prompts), "-o", str(answers), *flags]) == 1
+    first, second, wrong = map(json.loads, answers.read_text().splitlines())
+    assert first["usage"]["completion_tokens"] <= 3
+    assert first["text"].startswith(second["text"])
+    assert (second["id"], second["usage"]["completion_tokens"]) == ("b", 2)
+    assert wrong["error"]
+    assert "2 answered, 1 failed" in capsys.readouterr().err
+
+
+def test_a_file_that_is_no_text_takes_one_line(
+    model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    prompts = tmp_path / "prompts.jsonl"
+    prompts.write_bytes(b"\xff\xfe\n")
+    assert main(["run", str(prompts), "-o", "-", "--model", model]) == 2
+    out, err = capsys.readouterr()
+    assert (out, err.count("\n")) == ("", 1)
+    assert "UTF-8" in err

@@ -1,0 +1,138 @@
+"""`headway serve` as a process of its own, on a tiny random model."""
+
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx
+import openai
+import pytest
+
+from headway.models.quant import Encoding
+from tests.models.writers import TINY_WIDE, tiny_gguf
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny_gguf(tmp_path_factory.mktemp("model") / "tiny.gguf", TINY_WIDE, Encoding.Q8_0)
+
+
+def environment(**more: str) -> dict[str, str]:
+    kept = {k: v for k, v in os.environ.items() if k != "HEADWAY_API_KEY"}
+    return kept | {"PYTHONUNBUFFERED": "1"} | more
+
+
+@contextmanager
+def process(model: Path, *flags: str, **more: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """A server that is ready, and what it has printed so far; killed at the end if need be."""
+    command = [sys.executable, "-m", "headway", "serve", str(model), "--port", "0", *flags]
+    with subprocess.Popen(
+        command,
+        env=environment(**more),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as server:
+        killer = threading.Timer(60, server.kill)
+        killer.start()
+        try:
+            assert server.stdout is not None
+            printed = ""
+            while "messages" not in printed:
+                line = server.stdout.readline()
+                assert line, server.stderr and server.stderr.read()
+                printed += line
+            yield server, printed
+        finally:
+            killer.cancel()
+            server.kill()
+
+
+def url_in(printed: str) -> str:
+    found = re.search(r"Ready on (http://\S+) after", printed)
+    assert found is not None
+    return found[1]
+
+
+def test_it_serves_says_its_sizes_and_stops(model: Path) -> None:
+    sizes = ("--kv-blocks", "64", "--max-seqs", "8", "--max-model-len", "128")
+    with process(model, *sizes, "--served-model-name", "toy") as (server, printed):
+        url = url_in(printed)
+        assert "KV: 64 blocks = 1,024 tokens = 8 sequences of 128" in printed
+        assert f"curl {url}/v1/chat/completions" in printed
+        assert '"model": "toy"' in printed
+        client = openai.OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0)
+        answer = client.chat.completions.create(
+            model="toy:realtime", messages=[{"role": "user", "content": "hello"}], max_tokens=4
+        )
+        assert answer.usage is not None and answer.usage.completion_tokens <= 4
+        card = client.models.list().data[0].model_dump()
+        assert (card["id"], card["max_model_len"]) == ("toy", 128)
+        server.send_signal(signal.SIGTERM)
+        out, err = server.communicate(timeout=20)
+        assert (server.returncode, out, err) == (0, "", "")
+
+
+def test_what_runs_at_sigterm_ends_and_a_second_signal_hurries(model: Path) -> None:
+    with process(model, "--max-model-len", "128") as (server, printed):
+        client = openai.OpenAI(base_url=f"{url_in(printed)}/v1", api_key="none", max_retries=0)
+        stream = client.completions.create(
+            model="tiny",
+            prompt="hello",
+            max_tokens=100,
+            stream=True,
+            extra_body={"ignore_eos": True},
+        )
+        next(stream)
+        server.send_signal(signal.SIGTERM)
+        chunks = list(stream)
+        assert chunks[-1].choices[0].finish_reason == "length"
+        assert server.wait(20) == 0
+
+
+def test_the_key_comes_from_the_environment_and_is_never_printed(model: Path) -> None:
+    with process(model, HEADWAY_API_KEY="sesame-42") as (_, printed):
+        assert "sesame-42" not in printed
+        assert 'Bearer $HEADWAY_API_KEY"' in printed
+        url = url_in(printed)
+        assert httpx.get(f"{url}/v1/models").status_code == 401
+        key = {"Authorization": "Bearer sesame-42"}
+        assert httpx.get(f"{url}/v1/models", headers=key).status_code == 200
+        assert httpx.get(f"{url}/health").status_code == 200
+
+
+def test_a_port_in_use_takes_one_line(model: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        command = [sys.executable, "-m", "headway", "serve", str(model), "--port", str(port)]
+        ended = subprocess.run(command, env=environment(), capture_output=True, text=True)
+    assert ended.returncode == 2
+    assert ended.stdout == ""
+    assert ended.stderr.count("\n") == 1
+    assert f"127.0.0.1:{port}" in ended.stderr
+
+
+@pytest.mark.parametrize(
+    ("flags", "reason"),
+    [
+        (("--policy", "nonesuch"), "nonesuch"),
+        (("--max-model-len", "100000"), "100000"),
+        (("--block-size", "7"), "block size"),
+        (("--max-seqs", "64", "--max-step-tokens", "8"), "step tokens"),
+    ],
+)
+def test_settings_that_cannot_work_take_one_line(
+    model: Path, flags: tuple[str, ...], reason: str
+) -> None:
+    command = [sys.executable, "-m", "headway", "serve", str(model), "--port", "0", *flags]
+    ended = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=60)
+    assert ended.returncode == 2
+    assert ended.stderr.startswith("headway: ") and ended.stderr.count("\n") == 1
+    assert reason in ended.stderr
