@@ -78,12 +78,14 @@ class Tokenizer:
         add_special: put beginning of sequence first, if the model is used so.
         parse_special: read the names of control tokens, as a chat template writes them, as these
             tokens; otherwise they are plain text.
-        Raises InvalidRequestError for text that is not valid Unicode.
+        Raises InvalidRequestError for text that is not valid Unicode. Bytes that a vocabulary has
+        no token for are left out (SmolLM2's lacks a few that UTF-8 hardly uses).
         """
         core = self._core if parse_special else self._plain()
         try:
             ids: list[int] = core.encode(text, add_special_tokens=add_special).ids
-        except UnicodeEncodeError as e:
+        except (UnicodeEncodeError, TypeError) as e:
+            # The library can't take such a string, and calls it no string at all.
             raise InvalidRequestError("the text holds half of a surrogate pair") from e
         return ids
 
