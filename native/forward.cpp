@@ -95,10 +95,10 @@ bool Forward::layers(Worker& worker, Step& step) {
     add_product(worker, layer.o, heads_view_);
     mark(worker, Part::output);
     feed_forward(worker, layer, normed(worker, layer.ffn_norm));
-    // Read by all after the barrier that ends the product.
-    if (worker.first()) stop_ = step.interrupt.load(std::memory_order_relaxed);
     add_product(worker, layer.down, inner_view_);
     mark(worker, Part::down);
+    // One of the threads sees the flag first, and then all do: none may go on alone.
+    if (i + 1 < shape_.layers && step.interrupt.load(std::memory_order_relaxed)) stop_ = true;
     if (stop_ || worker.failed()) return false;
   }
   record(worker, step, shape_.layers);
@@ -117,7 +117,9 @@ const QuantActs& Forward::normed(Worker& worker, const std::vector<float>& weigh
   const auto norm = [&](const QuantActs& out, int64_t row) {
     path_.gemm.rmsnorm(x_.data() + row * shape_.hidden, weight.data(), shape_.norm_eps, out, row);
   };
-  if (rows_count_ <= kOwnNormRows) {  // cheaper than another barrier
+  // Cheaper than another phase. A thread that is late reads rows that are being changed, but then
+  // it finds the phase that would use them to be over.
+  if (rows_count_ <= kOwnNormRows) {
     const size_t own = static_cast<size_t>(worker.index());
     own_views_[own] = own_normed_[own].view(rows_count_, shape_.hidden);
     for (int64_t row = 0; row < rows_count_; ++row) norm(own_views_[own], row);
@@ -276,9 +278,11 @@ void Forward::sample_some(Worker& worker, Step& step, size_t from, size_t count)
 }
 
 void Forward::record(Worker& worker, Step& step, int index) {
-  if (!step.traced || !worker.first()) return;
+  if (!step.traced) return;
   const size_t size = static_cast<size_t>(rows_count_) * shape_.hidden;
-  std::copy(x_.data(), x_.data() + size, step.trace.hidden.data() + index * size);
+  worker.share(1, [&](int64_t) {
+    std::copy(x_.data(), x_.data() + size, step.trace.hidden.data() + index * size);
+  });
 }
 
 // Books the time since the last mark, as the first worker sees it.

@@ -1,6 +1,7 @@
 // The forward pass of one step over a batch of rows, on a team of threads.
 #pragma once
 
+#include <atomic>
 #include <vector>
 
 #include "attention.hpp"
@@ -20,7 +21,7 @@ struct Path {
   const VectorKernels& vec;
 };
 
-// Owns the activations of a lane and runs steps one at a time. Five barriers a layer for small
+// Owns the activations of a lane and runs steps one at a time. Five phases a layer for small
 // batches: qkv (with rotary embedding and cache writes), attention, output projection, gate and up
 // (with SwiGLU), down; two more where the norms are worth sharing.
 class Forward {
@@ -86,7 +87,7 @@ class Forward {
   QuantActs normed_view_, heads_view_, inner_view_;
   std::vector<float> gate_, up_;  // where they are not interleaved
   std::vector<Sampler> samplers_;
-  bool stop_ = false;
+  std::atomic<bool> stop_{false};
   double mark_s_ = 0;
   Timing* timing_ = nullptr;
 };

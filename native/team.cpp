@@ -1,5 +1,7 @@
 #include "team.hpp"
 
+#include <algorithm>
+
 #if defined(__x86_64__)
 #include <immintrin.h>
 #endif
@@ -8,7 +10,9 @@ namespace headway {
 
 namespace {
 
-constexpr std::chrono::microseconds kBarrierSpin{100};
+using Clock = std::chrono::steady_clock;
+
+constexpr std::chrono::microseconds kPhaseSpin{100};
 constexpr std::chrono::microseconds kIdleSpin{20};
 
 void relax() {
@@ -19,74 +23,113 @@ void relax() {
 #endif
 }
 
+// Whether the condition came true within the time.
+template <class Condition>
+bool spin_until(std::chrono::microseconds time, Condition&& condition) {
+  const Clock::time_point end = Clock::now() + time;
+  do {
+    for (int i = 0; i < 32; ++i) {
+      if (condition()) return true;
+      relax();
+    }
+  } while (Clock::now() < end);
+  return false;
+}
+
 }  // namespace
 
-Team::Team(int threads, bool spin) : spin_(spin) {
-  for (int i = 0; i < threads; ++i) workers_.push_back(Worker(*this, i));
-  counters_ = std::make_unique<Counter[]>(static_cast<size_t>(kSlots * threads));
+Team::Team(int threads, bool spin)
+    : threads_count_(threads), spin_(spin), shares_(new Share[static_cast<size_t>(threads)]) {
   for (int i = 1; i < threads; ++i) threads_.emplace_back([this, i] { serve(i); });
 }
 
 Team::~Team() {
-  stop_.store(true);
-  job_.fetch_add(1);
-  job_.notify_all();
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    stop_ = true;
+  }
+  jobs_.fetch_add(1);
+  jobs_.notify_all();
   for (std::thread& thread : threads_) thread.join();
 }
 
 void Team::run(const std::function<void(Worker&)>& body) {
-  body_ = &body;
-  failed_.store(false);
-  broken_ = false;
-  error_ = nullptr;
-  job_.fetch_add(1, std::memory_order_release);
-  job_.notify_all();
-  body(workers_[0]);
-  workers_[0].share(0, [](int64_t) {});  // nobody is in the body any more
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    body_ = &body;
+    error_ = nullptr;
+    start_done_ = done_.load();
+    failed_.store(false);
+    open_ = true;
+  }
+  jobs_.fetch_add(1);
+  if (threads_count_ > 1) jobs_.notify_all();
+  work(0);
+  const auto empty = [this] { return active_.load() == 0; };
+  if (spin_) spin_until(kIdleSpin, empty);
+  std::unique_lock<std::mutex> lock(mutex_);
+  left_.wait(lock, empty);
   if (error_) std::rethrow_exception(error_);
 }
 
 void Team::serve(int index) {
-  Worker& worker = workers_[static_cast<size_t>(index)];
-  for (uint32_t seen = 0;; ++seen) {
-    await_change(job_, seen, kIdleSpin);
-    if (stop_.load()) return;
-    (*body_)(worker);
-    worker.share(0, [](int64_t) {});
+  for (uint32_t seen = 0;;) {
+    if (spin_) spin_until(kIdleSpin, [&] { return jobs_.load() != seen; });
+    jobs_.wait(seen);
+    seen = jobs_.load();
+    {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      if (stop_) return;
+    }
+    work(index);
   }
 }
 
-void Team::barrier(uint32_t phase) {
-  const uint32_t all = static_cast<uint32_t>(size());
-  if (arrived_.fetch_add(1, std::memory_order_acq_rel) + 1 < all) {
-    await_change(generation_, phase, kBarrierSpin);
-    return;
+// Enters the body, unless it is over already.
+void Team::work(int index) {
+  uint32_t phase, done;
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (!open_) return;
+    active_.fetch_add(1);
+    phase = phase_;
+    done = start_done_;
   }
-  // The last one in: everybody has left phase - 1, so the counters two phases on are unused.
-  for (int i = 0; i < size(); ++i) counter(phase + 2, i).next.store(0, std::memory_order_relaxed);
-  arrived_.store(0, std::memory_order_relaxed);
-  broken_ = failed_.load(std::memory_order_relaxed);
-  generation_.store(phase + 1, std::memory_order_release);
-  if (all > 1) generation_.notify_all();
+  Worker worker(*this, index, phase, done);
+  (*body_)(worker);
+  leave(worker);
 }
 
-void Team::await_change(std::atomic<uint32_t>& value, uint32_t old,
-                        std::chrono::microseconds spin) {
-  using Clock = std::chrono::steady_clock;
-  if (spin_) {
-    const Clock::time_point end = Clock::now() + spin;
-    do {
-      for (int i = 0; i < 64; ++i) {
-        if (value.load(std::memory_order_acquire) != old) return;
-        relax();
-      }
-    } while (Clock::now() < end);
+void Team::leave(const Worker& worker) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  open_ = false;
+  last_phase_ = std::max(last_phase_, worker.phase_);
+  if (active_.fetch_sub(1) > 1) return;
+  phase_ = last_phase_;
+  left_.notify_all();
+}
+
+void Team::finish_unit(uint32_t target) {
+  if (done_.fetch_add(1, std::memory_order_acq_rel) + 1 == target && threads_count_ > 1)
+    done_.notify_all();
+}
+
+// Waits until so many units are done in all.
+void Team::await(uint32_t target) {
+  const auto reached = [&] {
+    return static_cast<int32_t>(done_.load(std::memory_order_acquire) - target) >= 0;
+  };
+  if (reached()) return;
+  if (spin_ && spin_until(kPhaseSpin, reached)) return;
+  for (;;) {
+    const uint32_t seen = done_.load(std::memory_order_acquire);
+    if (static_cast<int32_t>(seen - target) >= 0) return;
+    done_.wait(seen, std::memory_order_acquire);
   }
-  value.wait(old, std::memory_order_acquire);
 }
 
 void Team::fail() {
-  const std::lock_guard<std::mutex> lock(error_mutex_);
+  const std::lock_guard<std::mutex> lock(mutex_);
   if (!error_) error_ = std::current_exception();
   failed_.store(true);
 }

@@ -1,12 +1,15 @@
-// A fixed team of threads that runs one body together, in phases.
+// A team of threads that runs one body together, in phases.
 //
 // Work of a phase is cut into units. Each thread first takes the units of its own share, then
-// helps the others: a thread that loses its core to a neighbour delays a phase by one unit, not by
-// its whole share. Which thread computes a unit never changes a result.
+// helps the others, and the phase ends when its *units* are done, not when every thread has come
+// by: a thread that lost its core to a neighbour delays nobody, unless it holds a unit. It finds
+// the phases it missed to be over and catches up. Which thread computes a unit never changes a
+// result.
 #pragma once
 
 #include <atomic>
 #include <chrono>
+#include <condition_variable>
 #include <cstdint>
 #include <exception>
 #include <functional>
@@ -19,26 +22,29 @@ namespace headway {
 
 class Team;
 
-// One thread's place in the team, handed to the body.
+// One thread's place in the body.
 class Worker {
  public:
   int index() const { return index_; }
   bool first() const { return index_ == 0; }
 
   // Runs f(unit) for each unit in [0, units), spread over the team; returns once all are done.
-  // Every worker must make the same sequence of calls.
+  // Every worker must make the same sequence of calls, though it may stop early.
   template <class F>
   void share(int64_t units, F&& f);
 
-  // Whether a unit of the phases so far has thrown; the same answer for every worker.
+  // Whether a unit has thrown: the body should return soon.
   bool failed() const;
 
  private:
   friend class Team;
-  Worker(Team& team, int index) : team_(team), index_(index) {}
+  Worker(Team& team, int index, uint32_t phase, uint32_t done)
+      : team_(team), index_(index), phase_(phase), done_(done) {}
+
   Team& team_;
   int index_;
-  uint32_t phase_ = 0;
+  uint32_t phase_;  // calls of share so far
+  uint32_t done_;   // units in all of them
 };
 
 class Team {
@@ -50,37 +56,43 @@ class Team {
   Team(const Team&) = delete;
   Team& operator=(const Team&) = delete;
 
-  int size() const { return static_cast<int>(workers_.size()); }
+  int size() const { return threads_count_; }
 
-  // Runs body(worker) on all threads; rethrows the first exception of a unit.
+  // Runs body(worker) on the threads that are there in time, the caller at least, and returns when
+  // all of them have left it. Rethrows the first exception of a unit.
   void run(const std::function<void(Worker&)>& body);
 
  private:
   friend class Worker;
-  static constexpr int kSlots = 4;
-  struct alignas(64) Counter {
-    std::atomic<int64_t> next{0};
+  // Units taken of one thread's share: phase in the upper half, count in the lower. A count of an
+  // older phase reads as zero, so nothing is ever reset.
+  struct alignas(64) Share {
+    std::atomic<uint64_t> taken{0};
   };
 
+  int64_t claim(int owner, uint32_t phase, int64_t units);
+  void finish_unit(uint32_t target);
+  void await(uint32_t target);
   void serve(int index);
-  void barrier(uint32_t phase);
-  void await_change(std::atomic<uint32_t>& value, uint32_t old, std::chrono::microseconds spin);
+  void work(int index);
+  void leave(const Worker& worker);
   void fail();
-  Counter& counter(uint32_t phase, int worker) {
-    return counters_[phase % kSlots * static_cast<uint32_t>(size()) +
-                     static_cast<uint32_t>(worker)];
-  }
 
+  const int threads_count_;
   const bool spin_;
-  std::vector<Worker> workers_;
-  std::unique_ptr<Counter[]> counters_;
-  alignas(64) std::atomic<uint32_t> generation_{0};  // barriers passed
-  alignas(64) std::atomic<uint32_t> arrived_{0};
-  alignas(64) std::atomic<uint32_t> job_{0};  // bodies started
-  std::atomic<bool> stop_{false};
+  std::unique_ptr<Share[]> shares_;
+  alignas(64) std::atomic<uint32_t> done_{0};  // units done since the team exists
+  alignas(64) std::atomic<uint32_t> jobs_{0};  // bodies begun
+  std::atomic<int> active_{0};                 // threads in the body
   std::atomic<bool> failed_{false};
-  bool broken_ = false;  // failed_ as of the last barrier
-  std::mutex error_mutex_;
+
+  std::mutex mutex_;  // of all below
+  std::condition_variable left_;
+  bool open_ = false;  // whether the body may still be entered
+  bool stop_ = false;
+  uint32_t phase_ = 0;       // before the first call of the next body
+  uint32_t last_phase_ = 0;  // any thread has begun
+  uint32_t start_done_ = 0;
   std::exception_ptr error_;
   const std::function<void(Worker&)>* body_ = nullptr;
   std::vector<std::thread> threads_;
@@ -88,25 +100,41 @@ class Team {
 
 template <class F>
 void Worker::share(int64_t units, F&& f) {
+  const uint32_t phase = ++phase_;
+  const uint32_t target = done_ += static_cast<uint32_t>(units);
   const int threads = team_.size();
   for (int i = 0; i < threads; ++i) {
     const int owner = (index_ + i) % threads;
     const int64_t begin = units * owner / threads, end = units * (owner + 1) / threads;
-    std::atomic<int64_t>& next = team_.counter(phase_, owner).next;
-    while (next.load(std::memory_order_relaxed) < end - begin) {
-      const int64_t unit = begin + next.fetch_add(1, std::memory_order_relaxed);
-      if (unit >= end) break;
-      if (team_.failed_.load(std::memory_order_relaxed)) continue;
+    for (int64_t n = team_.claim(owner, phase, end - begin); n >= 0;
+         n = team_.claim(owner, phase, end - begin)) {
       try {
-        f(unit);
+        if (!failed()) f(begin + n);
       } catch (...) {
         team_.fail();
       }
+      team_.finish_unit(target);
     }
   }
-  team_.barrier(phase_++);
+  team_.await(target);
 }
 
-inline bool Worker::failed() const { return team_.broken_; }
+inline bool Worker::failed() const { return team_.failed_.load(std::memory_order_relaxed); }
+
+// The next unit of a share, or -1.
+inline int64_t Team::claim(int owner, uint32_t phase, int64_t units) {
+  if (units == 0) return -1;
+  std::atomic<uint64_t>& taken = shares_[static_cast<size_t>(owner)].taken;
+  uint64_t seen = taken.load(std::memory_order_relaxed);
+  for (;;) {
+    const auto age = static_cast<int32_t>(phase - static_cast<uint32_t>(seen >> 32));
+    if (age < 0) return -1;  // the phase is over
+    const uint64_t count = age == 0 ? seen & 0xFFFFFFFF : 0;
+    if (count >= static_cast<uint64_t>(units)) return -1;
+    const uint64_t next = uint64_t{phase} << 32 | (count + 1);
+    if (taken.compare_exchange_weak(seen, next, std::memory_order_relaxed))
+      return static_cast<int64_t>(count);
+  }
+}
 
 }  // namespace headway
