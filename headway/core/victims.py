@@ -1,7 +1,8 @@
 """Whom to take blocks from, and whether to swap or to recompute them.
 
 A victim's gain is the number of blocks whose last reference it holds; its cost is the cheaper of
-copying its KV cache out and back and of computing it again. Victims go by cost per block gained.
+copying its KV cache out and back and of computing it again. Victims go by cost per block that is
+missing.
 """
 
 from collections.abc import Iterable
@@ -84,8 +85,8 @@ def total_gain(candidates: Iterable[Sequence], pool: BlockPool) -> int:
 
 
 def choose(costs: dict[Sequence, float], shortage: int, pool: BlockPool) -> list[Sequence] | None:
-    """Victims among `costs` (seconds) whose blocks cover `shortage`, cheapest per block first;
-    None if all of them do not.
+    """Victims among `costs` (seconds) whose blocks cover `shortage`, cheapest per missing
+    block first; None if all of them do not.
 
     Those that turn out not to be needed, once dearer ones had to be taken, are left alone.
     """
@@ -94,15 +95,17 @@ def choose(costs: dict[Sequence, float], shortage: int, pool: BlockPool) -> list
     chosen: list[Sequence] = []
     gained = 0
     while gained < shortage and left:
-        best = min(left, key=lambda s: (_per_block(left[s], gains.of(s)), -s.number))
+        missing = shortage - gained
+        best = min(left, key=lambda s: (_per_block(left[s], gains.of(s), missing), -s.number))
         gained += gains.choose(best)
         chosen.append(best)
         del left[best]
     return _prune(chosen, shortage, pool) if gained >= shortage else None
 
 
-def _per_block(cost_s: float, blocks: int) -> float:
-    return cost_s / blocks if blocks else float("inf")
+def _per_block(cost_s: float, blocks: int, missing: int) -> float:
+    """Blocks beyond those missing are worth nothing, or a dear victim with many would look cheap."""
+    return cost_s / min(blocks, missing) if blocks else float("inf")
 
 
 def _prune(chosen: list[Sequence], shortage: int, pool: BlockPool) -> list[Sequence]:

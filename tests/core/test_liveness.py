@@ -50,7 +50,7 @@ def loads(draw: st.DrawFn, failures: bool = False) -> Load:
     block_size = 4
     kv_blocks = draw(st.integers(4, 24))
     count = draw(st.integers(1, 14))
-    requests = []
+    requests: list[Request] = []
     common = tuple(range(1, 40))
     for i in range(1, count + 1):
         length = draw(st.integers(1, kv_blocks * block_size - 1))
