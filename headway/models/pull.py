@@ -70,6 +70,7 @@ def resolve_model(
     release: Release = SMOLLM2,
     cache: Path | None = None,
     report: Report | None = None,
+    fetch: Fetch | None = None,
 ) -> ModelSource:
     """What `model` means: None or the embedded model's name, `hf:ORG/REPO[:FILE]`, a GGUF file or
     a Hugging Face folder. Pulls what is not there yet.
@@ -77,7 +78,7 @@ def resolve_model(
     Raises DownloadError where that fails, and ModelError for a name that means nothing.
     """
     if model is None or model == release.name:
-        return ModelSource(release.name, pull(release, cache, report=report))
+        return ModelSource(release.name, pull(release, cache, report=report, fetch=fetch))
     if model.startswith(HUB_PREFIX):
         path = pull_hub(model, report=report)
         return ModelSource(model.removeprefix(HUB_PREFIX).partition(":")[0], path)
@@ -105,7 +106,7 @@ def pull(
     cache: Path | None = None,
     from_file: Path | None = None,
     report: Report | None = None,
-    fetch: "Fetch | None" = None,
+    fetch: Fetch | None = None,
 ) -> Path:
     """The release's GGUF file in the cache, fetched first if it is not there or not whole.
 
