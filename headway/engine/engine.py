@@ -39,6 +39,8 @@ POLL_S = 0.01
 JOIN_GRACE_S = 5.0
 """How much longer than its drain time `stop` waits for the thread."""
 
+STOPPING = "The server is shutting down."
+
 Command = Callable[[StepLoop], None]
 
 
@@ -87,7 +89,7 @@ class Engine:
         self._inbox: deque[Command] = deque()
         self._wake = threading.Condition()
         self._refusal = "The engine has not been started."
-        self._dead = False
+        self._ended = False
         self._stop_at_s: float | None = None
         self._busy_since_s: float | None = None
         self._thread = threading.Thread(target=self._run, name="headway-engine", daemon=True)
@@ -102,7 +104,7 @@ class Engine:
         ERROR, and close the executor. Idempotent; returns when the thread has ended, or is stuck
         in a step for good."""
         with self._wake:
-            self._refusal = self._refusal or "The server is shutting down."
+            self._refusal = self._refusal or STOPPING
             if self._stop_at_s is None:
                 self._stop_at_s = self._clock() + drain_s
             self._wake.notify()
@@ -133,7 +135,7 @@ class Engine:
     def healthy(self) -> bool:
         """False once the step loop has died, while a turn lasts longer than the stall limit, and
         after two failed steps in a row until one succeeds."""
-        if self._dead or not self._thread.is_alive() or self._loop.failures >= 2:
+        if self._ended or not self._thread.is_alive() or self._loop.failures >= 2:
             return False
         since_s = self._busy_since_s
         return since_s is None or self._clock() - since_s <= self._options.stall_limit_s
@@ -202,8 +204,9 @@ class Engine:
                 loop.abort(request)
 
         with self._wake:
-            self._inbox.append(command)
-            self._wake.notify()
+            if not self._ended:
+                self._inbox.append(command)
+                self._wake.notify()
 
     def _run(self) -> None:
         """The engine thread."""
@@ -213,15 +216,15 @@ class Engine:
                 self._obey()
                 if not self._loop.turn():
                     self._sleep()
-            self._end("The server is shutting down.")
+            self._end(STOPPING)
             self._executor.close()
         except BaseException as error:
-            self._dead = True
             logger.critical("the step loop has died", exc_info=error)
             self._end(f"The engine has failed: {error or type(error).__name__}")
 
     def _obey(self) -> None:
         """Carry out the commands that have come in, oldest first."""
+        self._loop.urgent = False
         while self._inbox:
             self._inbox.popleft()(self._loop)
 
@@ -242,6 +245,6 @@ class Engine:
     def _end(self, message: str) -> None:
         """Refuse what comes, and end what is here with an error."""
         with self._wake:
-            self._refusal = message
+            self._refusal, self._ended = message, True
         self._loop.end(message)
         self._obey()

@@ -51,11 +51,12 @@ class Live:
 
 class StepLoop:
     """Everything the engine thread does. Only `interrupt_for_realtime` and the reading of
-    `snapshot`, `failures` and `flight` are for other threads.
+    `snapshot` and `failures` are for other threads.
 
     snapshot: the scheduler's, after the last commit.
     failures: computing steps that failed in a row.
-    flight: the step under way, if any.
+    urgent: whether realtime has arrived since the last arrivals were taken in; the engine clears
+        it before it takes them in.
     """
 
     def __init__(
@@ -69,7 +70,8 @@ class StepLoop:
     ) -> None:
         self.snapshot: Snapshot = scheduler.snapshot()
         self.failures = 0
-        self.flight: Flight | None = None
+        self.urgent = False
+        self._flight: Flight | None = None
         self._scheduler = scheduler
         self._executor = executor
         self._clock = clock
@@ -138,12 +140,16 @@ class StepLoop:
         self._outbox.flush()
 
     def interrupt_for_realtime(self) -> None:
-        """Stop the step in flight if a realtime arrival gains by it. From any thread."""
-        flight = self.flight
+        """Stop the step in flight if a realtime arrival gains by it, or the one about to start.
+        From any thread."""
+        self.urgent = True
+        flight = self._flight
         if flight is not None:
-            flight.interrupt_if_worth(
-                self._clock(), self._options.interrupt_gain_s, self._is_realtime
-            )
+            self._interrupt(flight)
+
+    def _interrupt(self, flight: Flight) -> None:
+        gain_s = self._options.interrupt_gain_s
+        flight.interrupt_if_worth(self._clock(), gain_s, self._is_realtime)
 
     def _is_realtime(self, request: RequestId) -> bool:
         live = self._live.get(request)
@@ -158,8 +164,10 @@ class StepLoop:
             handle = self._executor.submit(plan, {})
         except Exception as error:
             return self._failure(plan, error)
-        self.flight = Flight(plan, handle, started_s, self._pace.expect(plan))
-        return self.flight
+        flight = self._flight = Flight(plan, handle, started_s, self._pace.expect(plan))
+        if self.urgent:
+            self._interrupt(flight)
+        return flight
 
     def _land(self, flight: Flight) -> StepResult | StepFailure:
         """Wait for a step's end."""
@@ -172,7 +180,7 @@ class StepLoop:
         except Exception as error:
             return self._failure(plan, error)
         finally:
-            self.flight = None
+            self._flight = None
         if plan.chunks:
             self.failures = 0
         self._pace.observe(plan, result)

@@ -1,6 +1,7 @@
 """What goes wrong, and who hears of it."""
 
 import asyncio
+import contextlib
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -12,6 +13,7 @@ from headway.core.request import Committed, Usage, Verdict
 from headway.core.scheduler import Scheduler
 from headway.core.types import FinishReason, RequestId, ServiceClass
 from headway.engine.options import LoopOptions, QueueLimits
+from headway.engine.streams import SyncGeneration
 from headway.errors import ConfigError, EngineStoppedError, OverloadedError
 from headway.testing import LinearDuration, Mishaps, WallClock, make_capacity
 from headway.testing.builders import make_prompt
@@ -197,24 +199,28 @@ def test_stop_without_start_closes_the_executor() -> None:
     assert not rig.engine.healthy
 
 
-def overload(rig: Rig, count: int, service_class: ServiceClass) -> int:
-    refused = 0
+def overload(rig: Rig, count: int, service_class: ServiceClass) -> list[SyncGeneration]:
+    """Submit so many; those that are accepted."""
+    accepted = []
     for i in range(count):
-        try:
-            rig.engine.submit_sync(greedy(make_prompt(i, 16), 400, service_class))
-        except OverloadedError:
-            refused += 1
-    return refused
+        with contextlib.suppress(OverloadedError):
+            request = greedy(make_prompt(i, 16), 400, service_class)
+            accepted.append(rig.engine.submit_sync(request))
+    return accepted
 
 
 def test_queue_limit_counts_exactly_and_by_class() -> None:
     options = LoopOptions(queues=QueueLimits(realtime=4, standard=5, batch=6))
-    rig = make_rig(make_capacity(max_seqs=1), clock=WallClock(), duration=ENDLESS, options=options)
-    rig.engine.start()
-    rig.engine.submit_sync(greedy(make_prompt(1, 16), 400))
-    until(lambda: len(rig.executor.submitted) == 1)
-    refused = [overload(rig, 20, c) for c in ServiceClass]
-    assert refused == [16, 16, 14], "the running one counts as waiting until its step is committed"
+    duration = LinearDuration(step_s=0.3)
+    capacity = make_capacity(max_seqs=1)
+    with running(make_rig(capacity, clock=WallClock(), duration=duration, options=options)) as rig:
+        first = rig.engine.submit_sync(greedy(make_prompt(1, 16), 400))
+        until(lambda: len(rig.executor.submitted) == 1)
+        accepted = [overload(rig, 20, c) for c in ServiceClass]
+        # The first one counts until the step that admits it is committed.
+        assert [len(generations) for generations in accepted] == [4, 4, 6]
+        next(first)
+        assert len(overload(rig, 20, ServiceClass.STANDARD)) == 1
 
 
 async def test_admitted_and_aborted_requests_leave_the_queue() -> None:

@@ -1,0 +1,108 @@
+"""Sizes that fit the machine, and an engine put together around a tiny model."""
+
+import pytest
+import tokenizers
+from tokenizers import models, pre_tokenizers
+
+from headway.assembly import (
+    EngineOptions,
+    Sizes,
+    block_bytes,
+    build_engine,
+    describe,
+    native_options,
+)
+from headway.core.types import FinishReason
+from headway.engine.types import GenerationRequest, SamplingParams, StopConditions
+from headway.errors import ConfigError, NeverFitsError
+from headway.models.loader import LoadedModel
+from headway.models.tokenizer import SpecialIds, Spelling, Tokenizer
+from headway.testing import make_capacity
+from tests.tiny import Tiny, tiny_weights
+
+SIZES = Sizes(kv_blocks=16, max_seqs=4, max_step_tokens=64, max_model_len=128, threads=1)
+
+
+def tiny_model() -> LoadedModel:
+    """A random model over bytes."""
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    core = tokenizers.Tokenizer(models.BPE({c: i for i, c in enumerate(alphabet)}, []))
+    core.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer = Tokenizer(core, Spelling.BYTE_LEVEL, SpecialIds(), len(alphabet))
+    weights = tiny_weights(Tiny(vocab=256))
+    return LoadedModel(weights, tokenizer, None, frozenset({7}), "tiny", ())
+
+
+def test_engine_around_a_tiny_model_answers() -> None:
+    model = tiny_model()
+    prompt = model.tokenizer.encode("hello", add_special=False)
+    request = GenerationRequest(prompt, sampling=SamplingParams(0.0), stop=StopConditions(8))
+    engine = build_engine(model, EngineOptions(SIZES))
+    engine.start()
+    try:
+        first, second = (list(engine.submit_sync(request)) for _ in range(2))
+        tokens = [[i.token for d in deltas for i in d.tokens] for deltas in (first, second)]
+        assert tokens[0] == tokens[1] and 0 < len(tokens[0]) <= 8
+        assert first[-1].finish in (FinishReason.LENGTH, FinishReason.STOP)
+        with pytest.raises(NeverFitsError):
+            engine.submit_sync(GenerationRequest(prompt * 30))
+        assert engine.max_model_len == 128
+    finally:
+        engine.stop()
+
+
+@pytest.mark.parametrize(
+    "sizes",
+    [
+        {"kv_blocks": 0},
+        {"host_blocks": -1},
+        {"block_size": 0},
+        {"max_seqs": 0},
+        {"max_step_tokens": 0},
+        {"max_model_len": 1},
+        {"threads": 0},
+    ],
+)
+def test_sizes_out_of_range_are_refused(sizes: dict[str, int]) -> None:
+    with pytest.raises(ConfigError):
+        Sizes(**sizes)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        EngineOptions(SIZES, policy="fair"),
+        EngineOptions(Sizes(kv_blocks=16, max_seqs=64, max_step_tokens=64, threads=1)),
+        EngineOptions(Sizes(kv_blocks=16, max_model_len=100_000, threads=1)),
+        EngineOptions(Sizes(kv_blocks=16, block_size=8, threads=1)),
+    ],
+)
+def test_options_that_can_not_work_are_refused(options: EngineOptions) -> None:
+    with pytest.raises(ConfigError):
+        build_engine(tiny_model(), options)
+
+
+def test_defaults_fit_the_machine() -> None:
+    config = tiny_model().weights.config
+    options = native_options(config, Sizes())
+    assert options.kv_blocks == 4096 and options.host_blocks == 0
+    assert options.max_seqs == 64 and options.max_step_tokens == 512
+    assert options.max_model_len == config.max_context
+    assert native_options(config, Sizes(max_seqs=600)).max_step_tokens == 616
+    assert native_options(config, Sizes(kv_blocks=2)).max_model_len == 32
+
+
+def test_block_bytes_are_the_executors_own() -> None:
+    model = tiny_model()
+    engine = build_engine(model, EngineOptions(SIZES))
+    try:
+        assert engine.capacity.block_bytes == block_bytes(model.weights.config, 16)
+    finally:
+        engine.stop()
+
+
+def test_pool_in_words() -> None:
+    line = describe(make_capacity(kv_blocks=4096, max_model_len=2048))
+    assert line == "KV: 4,096 blocks = 65,536 tokens = 32 sequences of 2,048"
+    line = describe(make_capacity(kv_blocks=4, host_blocks=1000, max_model_len=2048))
+    assert line == "KV: 4 blocks = 64 tokens = 1 sequence of 64; host: 1,000 blocks"
