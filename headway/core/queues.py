@@ -91,6 +91,11 @@ class ClassQueue:
             return min(heads, key=lambda s: s.number)
         return None
 
+    def oldest(self) -> Sequence | None:
+        """The fresh request that arrived first."""
+        heads = (s for heads in self._heads_by_tenant() for s in heads)
+        return min(heads, key=lambda s: s.number, default=None)
+
     def candidates(self) -> list[Sequence]:
         """Heads of all queues in the order to try: tenant served least, then smallest first."""
         return [s for heads in self._heads_by_tenant() for s in heads]

@@ -35,28 +35,39 @@ class Residency:
     def promote(self) -> None:
         """Promote the batch request that lacks progress longest, if the reserve has room, and let
         promoted requests take what is free before anyone else."""
-        if self._world.config.reserve.share > 0:
-            candidates = [s for s in self._world.live.values() if self._deserves(s)]
-            for sequence in sorted(candidates, key=lambda s: (s.progress_s, s.number)):
-                if self._reserve_takes(sequence):
-                    sequence.promoted = True
+        world = self._world
+        if world.config.reserve.share > 0 and len(world.promoted) < world.config.reserve.seats:
+            for sequence in sorted(self._longest_stuck(), key=lambda s: (s.progress_s, s.number)):
+                if self._deserves(sequence) and self._reserve_takes(sequence):
+                    world.promote(sequence)
         for sequence in self._waiting_promoted():
             self._try_enter(sequence)
-        for sequence in self._world.promoted():
+        for sequence in world.promoted:
             if sequence.state is State.RUNNING and not sequence.seated:
                 self._try_seat(sequence)
 
+    def _longest_stuck(self) -> list[Sequence]:
+        """Batch requests among which those without progress longest are: of the waiting ones only
+        the oldest counts."""
+        queue = self._world.queues[ServiceClass.BATCH]
+        oldest = queue.oldest()
+        return [
+            *self._world.by_seniority(ServiceClass.BATCH),
+            *queue.resumed(),
+            *([oldest] if oldest else []),
+        ]
+
     def _deserves(self, sequence: Sequence) -> bool:
         reserve = self._world.config.reserve
-        if sequence.service_class is not ServiceClass.BATCH or sequence.promoted or sequence.held:
+        if sequence.promoted:
             return False
         stuck_s = self._now - sequence.progress_s
         return stuck_s >= reserve.guard_s or sequence.preemptions >= reserve.preemptions
 
     def _reserve_takes(self, sequence: Sequence) -> bool:
-        reserve, promoted = self._world.config.reserve, self._world.promoted()
+        reserve, promoted = self._world.config.reserve, self._world.promoted
         if not promoted:
-            return reserve.seats > 0
+            return True
         blocks = sum(self._held_or_wanted(s) for s in [*promoted, sequence])
         room = int(reserve.share * self._world.capacity.kv_blocks)
         return len(promoted) < reserve.seats and blocks <= room
@@ -65,13 +76,13 @@ class Residency:
         return len(sequence.blocks) or self._world.total_blocks(sequence)
 
     def _waiting_promoted(self) -> list[Sequence]:
-        return [s for s in self._world.promoted() if s.state is not State.RUNNING]
+        return [s for s in self._world.promoted if s.state is not State.RUNNING]
 
     def _reserved_blocks(self, but: Sequence) -> int:
         return sum(self._world.demand(s) for s in self._waiting_promoted() if s is not but)
 
     def _reserved_seats(self, but: Sequence) -> int:
-        return sum(1 for s in self._world.promoted() if not s.seated and s is not but)
+        return sum(1 for s in self._world.promoted if not s.seated and s is not but)
 
     # --- growth ------------------------------------------------------------------------------
 

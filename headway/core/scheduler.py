@@ -1,6 +1,8 @@
 """The scheduler: every iteration, which sequences hold blocks, and which of them compute."""
 
+from collections import Counter
 from collections.abc import Mapping
+from heapq import heappush
 
 from headway.core.blocks import root_digest
 from headway.core.budget import FloorCredit
@@ -17,7 +19,7 @@ from headway.core.request import (
 from headway.core.residency import Residency
 from headway.core.sequence import Sequence, blocks_for
 from headway.core.stepping import Stepping
-from headway.core.types import FinishReason, Lane, RequestId, ServiceClass, State
+from headway.core.types import Lane, RequestId, ServiceClass, State
 from headway.core.under_way import UnderWay
 from headway.core.world import Log, World
 from headway.errors import ConfigError, NeverFitsError
@@ -66,6 +68,8 @@ class Scheduler:
             progress_s=request.arrival_s,
         )
         world.live[request.id] = sequence
+        if request.limits.deadline_s != float("inf"):
+            heappush(world.deadlines, (request.limits.deadline_s, sequence.number, sequence))
         leader = world.live.get(request.group) if request.group is not None else None
         if leader is None or leader is sequence or leader.computed_high >= len(request.prompt):
             world.queue(sequence)
@@ -81,8 +85,9 @@ class Scheduler:
     def abort(self, request: RequestId) -> None:
         """End a request at the next plan or commit; unknown or finished ids are ignored."""
         sequence = self._world.live.get(request)
-        if sequence is not None:
+        if sequence is not None and not sequence.aborted:
             sequence.aborted = True
+            self._world.aborted.append(sequence)
 
     def plan(self, lane: Lane, now: float) -> StepPlan:
         """Decide the lane's next step; may be empty. Every plan is committed, empty ones too.
@@ -95,8 +100,8 @@ class Scheduler:
             raise RuntimeError("the previous plan is not committed yet")
         world = self._world
         world.step += 1
-        self._end_due(now)
-        if any(s.service_class is ServiceClass.REALTIME for s in world.live.values()):
+        world.end_due(now)
+        if world.realtime_about:
             world.realtime_seen_s = now
         residency = Residency(world, now)
         residency.promote()
@@ -133,7 +138,7 @@ class Scheduler:
             apply_result(world, plan, under_way, outcome, verdicts, now)
             if under_way.lower_wanted and not outcome.interrupted:
                 self._credit.settle(under_way.tokens, under_way.lower_tokens)
-        self._end_due(now)
+        world.end_due(now)
         log, world.log = world.log, Log()
         return Committed(
             tuple(log.emitted), tuple(log.finished), tuple(log.admitted), tuple(log.preempted)
@@ -142,29 +147,24 @@ class Scheduler:
     def snapshot(self) -> Snapshot:
         """An immutable picture of the state now."""
         world = self._world
-        counts = {c: [0, 0, 0, 0] for c in ServiceClass}
-        for sequence in world.live.values():
-            place = {State.WAITING: 0, State.RUNNING: 1, State.SWAPPED: 3}[sequence.state]
-            paused = place == 1 and not sequence.in_last_step
-            counts[sequence.service_class][2 if paused else place] += 1
+        counts = {c: Counter[str]() for c in ServiceClass}
+        for sequence in world.residents.values():
+            place = "running" if sequence.in_last_step else "paused"
+            counts[sequence.service_class][place] += 1
+        for service_class, queue in world.queues.items():
+            swapped = sum(1 for s in queue.resumed() if s.state is State.SWAPPED)
+            counts[service_class] += Counter(waiting=len(queue) - swapped, swapped=swapped)
+        for children in world.held.values():
+            for child in children:
+                counts[child.service_class]["waiting"] += 1
         return Snapshot(
             step=world.step,
             device=world.device.counts(),
             host=world.host.counts(),
-            classes={c: ClassCounts(*n) for c, n in counts.items()},
+            classes={c: ClassCounts(**n) for c, n in counts.items()},
             headroom_blocks=self._headroom_blocks,
-            promoted=len(world.promoted()),
+            promoted=len(world.promoted),
         )
-
-    def _end_due(self, now: float) -> None:
-        """End aborted requests and those past their deadline, unless they are in a step."""
-        for sequence in list(self._world.live.values()):
-            if sequence.in_flight:
-                continue
-            if sequence.aborted:
-                self._world.leave(sequence, FinishReason.ABORT)
-            elif now >= sequence.request.limits.deadline_s:
-                self._world.leave(sequence, FinishReason.DEADLINE, "the deadline has passed")
 
     def _as_plan(self, lane: Lane, residency: Residency, stepping: Stepping) -> StepPlan:
         world = self._world

@@ -104,7 +104,7 @@ def choose(costs: dict[Sequence, float], shortage: int, pool: BlockPool) -> list
 
 
 def _per_block(cost_s: float, blocks: int, missing: int) -> float:
-    """Blocks beyond those missing are worth nothing, or a dear victim with many would look cheap."""
+    """Blocks beyond those missing are worth nothing: a dear victim with many is not cheap."""
     return cost_s / min(blocks, missing) if blocks else float("inf")
 
 

@@ -4,7 +4,7 @@
 planning decides, these apply.
 """
 
-from collections.abc import Iterable
+from heapq import heappop
 
 from headway.core.blocks import BlockPool, chain_digest
 from headway.core.config import SchedulerConfig
@@ -61,6 +61,9 @@ class World:
         self.residents: dict[RequestId, Sequence] = {}
         self.queues = {c: ClassQueue() for c in ServiceClass}
         self.held: dict[RequestId, list[Sequence]] = {}
+        self.promoted: list[Sequence] = []
+        self.deadlines: list[tuple[float, int, Sequence]] = []
+        self.aborted: list[Sequence] = []
         self.closes: list[RequestId] = []
         self.measured = Measured()
         self.log = Log()
@@ -77,9 +80,17 @@ class World:
         members = (s for s in self.residents.values() if s.service_class is service_class)
         return sorted(members, key=lambda s: s.seniority)
 
-    def promoted(self) -> list[Sequence]:
-        """Promoted requests, wherever they are."""
-        return [s for s in self.live.values() if s.promoted]
+    @property
+    def realtime_about(self) -> bool:
+        """Whether a realtime request is alive."""
+        realtime = ServiceClass.REALTIME
+        running = any(s.service_class is realtime for s in self.residents.values())
+        return running or len(self.queues[realtime]) > 0
+
+    def promote(self, sequence: Sequence) -> None:
+        """Let a request into the reserve, until it ends."""
+        sequence.promoted = True
+        self.promoted.append(sequence)
 
     def queue(self, sequence: Sequence) -> None:
         """Put a waiting or swapped request in its class's queue."""
@@ -170,6 +181,23 @@ class World:
         self.drop_host(sequence)
         sequence.computed = sequence.hashed = 0
 
+    def end_due(self, now: float) -> None:
+        """End aborted requests and those past their deadline. One that is in a step ends at its
+        commit: it is looked at again then."""
+        due = self.aborted
+        while self.deadlines and self.deadlines[0][0] <= now:
+            due.append(heappop(self.deadlines)[2])
+        self.aborted = []
+        for sequence in due:
+            if sequence.state is State.FINISHED:
+                continue
+            if sequence.in_flight:
+                self.aborted.append(sequence)
+            elif sequence.aborted:
+                self.leave(sequence, FinishReason.ABORT)
+            else:
+                self.leave(sequence, FinishReason.DEADLINE, "the deadline has passed")
+
     def leave(self, sequence: Sequence, reason: FinishReason, message: str = "") -> None:
         """End a request in any live state and take back all it holds."""
         if sequence.state is State.RUNNING:
@@ -181,6 +209,8 @@ class World:
         self.drop_host(sequence)
         move(sequence, State.FINISHED)
         del self.live[sequence.id]
+        if sequence.promoted:
+            self.promoted.remove(sequence)
         if sequence.opened:
             self.closes.append(sequence.id)
         usage = Usage(
@@ -211,10 +241,6 @@ class World:
             tokens = sequence.tokens[i * size : (i + 1) * size]
             self.device.publish(sequence.blocks[i], digests[i], tokens)
         sequence.hashed = full
-
-    def holders(self) -> Iterable[Sequence]:
-        """All requests that may hold blocks, for invariant checks."""
-        return self.live.values()
 
     def _release_device(self, sequence: Sequence) -> None:
         self.device.release(sequence.blocks)
