@@ -1,6 +1,7 @@
 """Requests through the whole engine: right tokens, right text, right ends."""
 
 import asyncio
+import time
 from dataclasses import replace
 from itertools import accumulate
 
@@ -227,3 +228,27 @@ def test_two_engines_in_one_process() -> None:
     with running(make_rig()) as one, running(make_rig()) as two:
         prompt = make_prompt(1, 30)
         assert ask(one, greedy(prompt))[0].ids == ask(two, greedy(prompt))[0].ids
+
+
+def test_abort_while_swapped_frees_both_tiers() -> None:
+    capacity = make_capacity(kv_blocks=6, host_blocks=6, max_seqs=2, max_model_len=90)
+    with running(make_rig(capacity, clock=WallClock(), duration=SLOW)) as rig:
+        batch = rig.engine.submit_sync(greedy(make_prompt(1, 40), 40, ServiceClass.BATCH))
+        next(batch)
+        urgent = rig.engine.submit_sync(greedy(make_prompt(2, 60), 30, ServiceClass.REALTIME))
+        until(lambda: rig.engine.snapshot().host.used > 0)
+        batch.close()
+        (given_up,) = collect(list(batch))
+        (answer,) = collect(list(urgent))
+        until(rig.idle)
+    assert given_up.finish is FinishReason.ABORT
+    assert answer.ids == oracle(rig, make_prompt(2, 60), 30)
+
+
+def test_idle_engine_takes_no_time() -> None:
+    with running(make_rig()) as rig:
+        ask(rig, greedy(make_prompt(1, 16), 4))
+        until(rig.idle)
+        before_s = time.process_time()
+        time.sleep(0.3)
+        assert time.process_time() - before_s < 0.03
