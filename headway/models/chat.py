@@ -5,7 +5,13 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from headway.errors import InvalidRequestError, ModelError
-from headway.models.sandbox import Budget, BudgetExceeded, Sandbox, context_for, raise_exception
+from headway.models.sandbox import (
+    Budget,
+    BudgetExceededError,
+    Sandbox,
+    context_for,
+    raise_exception,
+)
 
 _MAX_TIME_FORMAT_CHARS = 100
 
@@ -71,7 +77,7 @@ class ChatTemplate:
             text = self._template.render(context_for(given, Budget(self._limits.work)))
         except InvalidRequestError:
             raise
-        except BudgetExceeded as e:
+        except BudgetExceededError as e:
             raise InvalidRequestError("the chat template does too much work", "messages") from e
         except Exception as e:
             # A template is a stranger's code: whatever it raises is about this conversation.

@@ -54,7 +54,7 @@ _SCALARS = (str, int, float, bool, type(None), Undefined)
 _WIDE_FORMAT = re.compile(r"%[^%a-zA-Z]*(\*|\d{4})")
 
 
-class BudgetExceeded(Exception):  # noqa: N818 - it ends a rendering; no template can catch it
+class BudgetExceededError(Exception):
     """A rendering did more work than allowed."""
 
 
@@ -65,10 +65,10 @@ class Budget:
         self._left = work
 
     def charge(self, work: int) -> None:
-        """Take `work` off; raises BudgetExceeded when nothing is left."""
+        """Take `work` off; raises BudgetExceededError when nothing is left."""
         self._left -= work
         if self._left < 0:
-            raise BudgetExceeded
+            raise BudgetExceededError
 
     def charge_for(self, value: object) -> None:
         """Charge a value's size, shared parts as often as they appear."""
@@ -134,17 +134,17 @@ class Sandbox(ImmutableSandboxedEnvironment):
     def wrap_str_format(self, value: Any) -> None:
         """None: `str.format` has no bound on widths and is no safe attribute here."""
 
-    def call(__self, __context: Context, __obj: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N805
-        """Charge for a call and make it. Named so that a template's own keywords can't clash."""
-        budget = _budget(__context)
+    def call(self, context: Context, obj: Any, /, *args: Any, **kwargs: Any) -> Any:
+        """Charge for a call and make it."""
+        budget = _budget(context)
         budget.charge(_OPERATION)
-        owner = getattr(__obj, "__self__", None)
-        if isinstance(__obj, Macro | LoopContext):
+        owner = getattr(obj, "__self__", None)
+        if isinstance(obj, Macro | LoopContext):
             # Its body's text is part of the template, and may be written once more.
             budget.charge(_MAX_TEMPLATE_CHARS >> 5)
         elif isinstance(owner, str):
-            _charge_method(budget, owner, __obj.__name__, args)
-        result = super().call(__context, __obj, *args, **kwargs)
+            _charge_method(budget, owner, obj.__name__, args)
+        result = super().call(context, obj, *args, **kwargs)
         if isinstance(result, str | list | range | dict):
             budget.charge_for(result)
         return result
@@ -160,7 +160,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
         elif operator == "*":
             budget.charge(_product(left, right))
         elif operator == "**" and abs(right) * _bits(left) > _MAX_INT_BITS:
-            raise BudgetExceeded
+            raise BudgetExceededError
         return super().call_binop(context, operator, left, right)
 
 
@@ -266,7 +266,7 @@ def _charge_method(budget: Budget, owner: str, name: str, args: tuple[Any, ...])
 
 def _charge_format(budget: Budget, pattern: str, values: object) -> None:
     if _WIDE_FORMAT.search(pattern):
-        raise BudgetExceeded
+        raise BudgetExceededError
     budget.charge(len(pattern) + 999 * pattern.count("%"))
     for value in values if isinstance(values, tuple) else (values,):
         _charge_text(budget, value)
@@ -281,12 +281,12 @@ def _bits(value: object) -> int:
 
 
 def _product(left: object, right: object) -> int:
-    """Size of left * right; raises BudgetExceeded for numbers no template needs."""
+    """Size of left * right; raises BudgetExceededError for numbers no template needs."""
     for one, other in ((left, right), (right, left)):
         if isinstance(one, str | list | tuple) and isinstance(other, int):
             return len(one) * max(other, 0) * (1 if isinstance(one, str) else _OPERATION)
     if _bits(left) + _bits(right) > _MAX_INT_BITS:
-        raise BudgetExceeded
+        raise BudgetExceededError
     return 0
 
 
@@ -342,7 +342,7 @@ def _indent(
     """Jinja's indent for a width of at most 64."""
     prefix = width if isinstance(width, str) else " " * min(width, _MAX_INDENT + 1)
     if len(prefix) > _MAX_INDENT:
-        raise BudgetExceeded
+        raise BudgetExceededError
     s = str(s)
     _budget(context).charge(_OPERATION + len(s) + (s.count("\n") + 1) * len(prefix))
     lines = s.split("\n")
@@ -361,7 +361,7 @@ def _tojson(
 ) -> str:
     """Plain JSON, as `transformers` gives it: not escaped for HTML."""
     if indent is not None and not 0 <= indent <= _MAX_INDENT:
-        raise BudgetExceeded
+        raise BudgetExceededError
     _charge_text(_budget(context), value)
     text = json.dumps(
         value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
