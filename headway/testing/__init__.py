@@ -9,6 +9,7 @@ conformance        what every executor must do, as checks that take an executor 
 from headway.testing.builders import make_capacity, make_request
 from headway.testing.clock import ManualClock, WallClock
 from headway.testing.driver import Simulation
+from headway.testing.recording import RecordingExecutor
 from headway.testing.rules import PlanFaultError
 from headway.testing.scripted import (
     LinearDuration,
@@ -24,6 +25,7 @@ __all__ = [
     "ManualClock",
     "Mishaps",
     "PlanFaultError",
+    "RecordingExecutor",
     "Script",
     "ScriptedExecutor",
     "Simulation",
