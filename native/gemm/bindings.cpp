@@ -179,10 +179,14 @@ void bind_gemm(nb::module_& module) {
   // Copies, hence `move`: the default of properties would tie an array to two owners.
   const auto copies = nb::rv_policy::move;
   nb::class_<Activations>(module, "Activations")
-      .def_prop_ro("q", [](const Activations& a) { return rows_of(a, a.view.q, kGroup); }, copies)
-      .def_prop_ro("scale", [](const Activations& a) { return rows_of(a, a.view.scale, 1); }, copies)
-      .def_prop_ro("sum", [](const Activations& a) { return rows_of(a, a.view.sum, 1); }, copies)
-      .def_prop_ro("halves", [](const Activations& a) { return rows_of(a, a.view.halves, 2); }, copies);
+      .def_prop_ro(
+          "q", [](const Activations& a) { return rows_of(a, a.view.q, kGroup); }, copies)
+      .def_prop_ro(
+          "scale", [](const Activations& a) { return rows_of(a, a.view.scale, 1); }, copies)
+      .def_prop_ro(
+          "sum", [](const Activations& a) { return rows_of(a, a.view.sum, 1); }, copies)
+      .def_prop_ro(
+          "halves", [](const Activations& a) { return rows_of(a, a.view.halves, 2); }, copies);
   module.def("pack", &pack_stacked, nb::arg("type"), nb::arg("cols"), nb::arg("sources"));
   module.def("pack_interleaved", &pack_gate_up, nb::arg("type"), nb::arg("cols"), nb::arg("gate"),
              nb::arg("up"));

@@ -37,8 +37,8 @@ Features detect() {
   const uint64_t saved = saved_state();
   found.avx2 = vectors && (b & bit_AVX2) != 0 && (saved & 0x6) == 0x6;
   constexpr uint32_t kWide = bit_AVX512F | bit_AVX512BW | bit_AVX512VL | bit_AVX512DQ;
-  found.avx512vnni = found.avx2 && (b & kWide) == kWide && (c & bit_AVX512VNNI) != 0 &&
-                     (saved & 0xE6) == 0xE6;
+  found.avx512vnni =
+      found.avx2 && (b & kWide) == kWide && (c & bit_AVX512VNNI) != 0 && (saved & 0xE6) == 0xE6;
   return found;
 }
 

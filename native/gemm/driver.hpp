@@ -12,8 +12,8 @@
 
 namespace headway {
 
-// kTile tokens by one panel. Pointers are at the first token of the tile; `stride` is from one group
-// to the next as in QuantActs. The tile writes acc[kTile][16].
+// kTile tokens by one panel. Pointers are at the first token of the tile; `stride` is from one
+// group to the next as in QuantActs. The tile writes acc[kTile][16].
 struct TileArgs {
   const uint8_t* panel;
   int64_t groups;
@@ -37,9 +37,16 @@ static inline Tile tile_of(int64_t tokens, std::index_sequence<kIndices...>) {
 
 static inline TileArgs tile_args(const PackedMatrix& weights, const QuantActs& acts, int64_t panel,
                                  int64_t token, float* acc, bool prefetch) {
-  return {weights.panel(panel), weights.groups(),     acts.stride,
-          acts.q + token * kGroup, acts.scale + token, acts.sum + token,
-          acts.negative + token,   acts.halves + 2 * token, acc, prefetch};
+  return {weights.panel(panel),
+          weights.groups(),
+          acts.stride,
+          acts.q + token * kGroup,
+          acts.scale + token,
+          acts.sum + token,
+          acts.negative + token,
+          acts.halves + 2 * token,
+          acc,
+          prefetch};
 }
 
 static inline void store_row(const float* acc, int64_t columns, float* out, Store how) {

@@ -58,9 +58,9 @@ using SiluMul = void (*)(const float* gate, const float* up, const QuantActs&, i
 
 // Kernels::swiglu over a path's own functions: one group of outputs (four panels: gate, up, gate,
 // up) for a block of tokens at a time, so that gate and up never leave the L1 cache.
-static inline void swiglu_by_blocks(Multiply multiply, SiluMul silu_mul, const PackedMatrix& gate_up,
-                                    const QuantActs& acts, Range tokens, Range groups,
-                                    const QuantActs& out) {
+static inline void swiglu_by_blocks(Multiply multiply, SiluMul silu_mul,
+                                    const PackedMatrix& gate_up, const QuantActs& acts,
+                                    Range tokens, Range groups, const QuantActs& out) {
   constexpr int64_t kBlockTokens = 64;
   constexpr int64_t kWidth = 4 * kPanel;
   alignas(64) float products[kBlockTokens * kWidth];

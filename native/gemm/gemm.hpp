@@ -1,8 +1,10 @@
-// Quantised matrix products of the CPU engine: y[tokens, rows] = x[tokens, cols] · W[rows, cols]^T.
+// Quantised matrix products of the CPU engine:
 //
-// Weights keep the exact values of their GGUF blocks; activations are int8 per token and group of 32
-// inputs. Every output element is one chain over the groups g = 0, 1, ... of its row, in this order
-// and with these roundings, on every instruction path:
+//   y[tokens, rows] = x[tokens, cols] · W[rows, cols]^T
+//
+// Weights keep the exact values of their GGUF blocks; activations are int8 per token and group of
+// 32 inputs. Every output element is one chain over the groups g = 0, 1, ... of its row, in this
+// order and with these roundings, on every instruction path:
 //
 //   i    = integer dot product of the group, exact (offsets of the format included)
 //   acc  = fma(d_g * s_g, float(i), acc)
@@ -77,7 +79,9 @@ class PackedMatrix {
   size_t panel_bytes() const { return panel_bytes_; }
   size_t bytes() const { return panel_bytes_ * static_cast<size_t>(panels()); }
   const uint8_t* data() const { return data_; }
-  const uint8_t* panel(int64_t index) const { return data_ + panel_bytes_ * static_cast<size_t>(index); }
+  const uint8_t* panel(int64_t index) const {
+    return data_ + panel_bytes_ * static_cast<size_t>(index);
+  }
 
  private:
   PackedHeader header_{};
@@ -99,8 +103,8 @@ PackedMatrix pack_interleaved(WeightType type, int64_t rows, int64_t cols, const
 // of gate come before those of up) as floats: the same bits as dequantize_row of its GGUF bytes.
 void dequantize_row(const PackedMatrix& matrix, int64_t row, float* out);
 
-// Quantised activations; a view of buffers that someone else owns. Group-major, so that the tokens of
-// a tile lie side by side: with G = cols / 32 and S = stride >= tokens,
+// Quantised activations; a view of buffers that someone else owns. Group-major, so that the tokens
+// of a tile lie side by side: with G = cols / 32 and S = stride >= tokens,
 //   q        [G, S, 32]  int8 in -127..127
 //   scale    [G, S]      largest magnitude of the group / 127; NaN if the group is not finite
 //   sum      [G, S]      scale * (sum of q over the group), one rounding
@@ -142,8 +146,8 @@ enum class Store : uint8_t { assign, add };  // add: out = out + y, for residual
 struct Kernels {
   Isa isa;
 
-  // out[t * ld + r] = y[t, r] for the tokens of the range and the rows r of the panels; a last panel
-  // that is not full writes only its rows. Row r of panel p is 16 p + (0..15).
+  // out[t * ld + r] = y[t, r] for the tokens of the range and the rows r of the panels; a last
+  // panel that is not full writes only its rows. Row r of panel p is 16 p + (0..15).
   void (*gemm)(const PackedMatrix& weights, const QuantActs& acts, Range tokens, Range panels,
                float* out, int64_t ld, Store store);
 

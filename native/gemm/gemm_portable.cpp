@@ -7,40 +7,45 @@
 namespace headway {
 namespace {
 
-constexpr int64_t kTile = 4;     // tokens that share an unpacked group
+constexpr int64_t kTile = 4;  // tokens that share an unpacked group
 constexpr int64_t kColumns = kPanel;
 
-// One group of a panel, ready to multiply: weights less their offset, scales as floats.
+// One group of a panel, ready to multiply: weights less their offset, an input after the other, and
+// scales as floats. 16-bit, since that is what every vector unit multiplies into 32 bits.
 struct UnpackedGroup {
-  int8_t q[kGroup / 4][kColumns][4];
+  int16_t q[kGroup][kColumns];
   float d[kColumns];
   float m[kColumns];
   int32_t half_scale[2][kColumns];
 };
 
-void unpack_nibbles(const uint8_t* quants, int offset, UnpackedGroup& group) {
-  int8_t* low = &group.q[0][0][0];
-  int8_t* high = &group.q[4][0][0];
-  for (int i = 0; i < 256; ++i) {
-    low[i] = static_cast<int8_t>((quants[i] & 15) - offset);
-    high[i] = static_cast<int8_t>((quants[i] >> 4) - offset);
+// Loops are over whole vectors of columns, for the compiler to vectorise.
+void unpack_nibbles(const uint8_t* quants, int16_t offset, UnpackedGroup& group) {
+  for (int k = 0; k < kGroup / 2; ++k) {
+    const uint8_t* bytes = quants + k / 4 * 64 + k % 4;
+    for (int c = 0; c < kColumns; ++c) {
+      group.q[k][c] = static_cast<int16_t>((bytes[4 * c] & 15) - offset);
+      group.q[k + 16][c] = static_cast<int16_t>((bytes[4 * c] >> 4) - offset);
+    }
   }
 }
 
 void unpack_six_bits(const uint8_t* quants, UnpackedGroup& group) {
   unpack_nibbles(quants, 32, group);
-  for (int step = 0; step < 8; ++step) {
-    const uint8_t* high = quants + 256 + step / 4 * 64;
-    int8_t* q = &group.q[step][0][0];
-    for (int i = 0; i < 64; ++i) {
-      q[i] = static_cast<int8_t>(q[i] + (high[i] >> (step % 4 * 2) & 3) * 16);
+  for (int k = 0; k < kGroup; ++k) {
+    const uint8_t* bytes = quants + 256 + k / 16 * 64 + k % 4;
+    const int shift = k % 16 / 4 * 2;
+    for (int c = 0; c < kColumns; ++c) {
+      group.q[k][c] = static_cast<int16_t>(group.q[k][c] + (bytes[4 * c] >> shift & 3) * 16);
     }
   }
 }
 
 void unpack_bytes(const uint8_t* quants, UnpackedGroup& group) {
-  int8_t* q = &group.q[0][0][0];
-  for (int i = 0; i < 512; ++i) q[i] = static_cast<int8_t>(quants[i] ^ 0x80);
+  for (int k = 0; k < kGroup; ++k) {
+    const uint8_t* bytes = quants + k / 4 * 64 + k % 4;
+    for (int c = 0; c < kColumns; ++c) group.q[k][c] = static_cast<int16_t>(bytes[4 * c] - 128);
+  }
 }
 
 template <WeightType kType>
@@ -73,14 +78,12 @@ void unpack(const uint8_t* panel, int64_t g, UnpackedGroup& group) {
 // dot[h][c] = integer dot product of column c over half h of the group.
 void dot_halves(const UnpackedGroup& group, const int8_t* a, int32_t (&dot)[2][kColumns]) {
   for (int half = 0; half < 2; ++half) {
-    int32_t lanes[kColumns * 4] = {};
-    for (int step = 4 * half; step < 4 * half + 4; ++step) {
-      const int8_t* q = &group.q[step][0][0];
-      for (int i = 0; i < kColumns * 4; ++i) lanes[i] += q[i] * a[step * 4 + i % 4];
+    int32_t sums[kColumns] = {};
+    for (int k = 16 * half; k < 16 * half + 16; ++k) {
+      const int16_t factor = a[k];
+      for (int c = 0; c < kColumns; ++c) sums[c] += group.q[k][c] * factor;
     }
-    for (int c = 0; c < kColumns; ++c) {
-      dot[half][c] = lanes[4 * c] + lanes[4 * c + 1] + lanes[4 * c + 2] + lanes[4 * c + 3];
-    }
+    std::memcpy(dot[half], sums, sizeof sums);
   }
 }
 
@@ -122,7 +125,8 @@ void multiply(const PackedMatrix& weights, const QuantActs& acts, Range tokens, 
         for (int64_t i = 0; i < tile; ++i) accumulate<kType>(group, acts, t + i, g, acc[i]);
       }
       for (int64_t i = 0; i < tile; ++i) {
-        store(acc[i], columns, out + (t + i - tokens.begin) * ld + (p - panels.begin) * kPanel, how);
+        store(acc[i], columns, out + (t + i - tokens.begin) * ld + (p - panels.begin) * kPanel,
+              how);
       }
     }
   }
@@ -144,8 +148,8 @@ void multiply_any(const PackedMatrix& weights, const QuantActs& acts, Range toke
   }
 }
 
-void gemm(const PackedMatrix& weights, const QuantActs& acts, Range tokens, Range panels, float* out,
-          int64_t ld, Store how) {
+void gemm(const PackedMatrix& weights, const QuantActs& acts, Range tokens, Range panels,
+          float* out, int64_t ld, Store how) {
   multiply_any(weights, acts, tokens, panels, out + tokens.begin * ld + panels.begin * kPanel, ld,
                how);
 }
@@ -163,8 +167,8 @@ void quantize_group(const float* x, const QuantActs& out, int64_t token, int64_t
   int32_t halves[2] = {0, 0};
   int8_t* q = out.q + out.at(token, g) * kGroup;
   for (int k = 0; k < kGroup; ++k) {
-    q[k] = scale.inverse == 0.0F ? int8_t{0}
-                                 : static_cast<int8_t>(std::lrintf(x[k] * scale.inverse));
+    q[k] =
+        scale.inverse == 0.0F ? int8_t{0} : static_cast<int8_t>(std::lrintf(x[k] * scale.inverse));
     halves[k / 16] += q[k];
   }
   store_group(scale.scale, halves[0], halves[1], out, token, g);
@@ -235,6 +239,7 @@ void swiglu(const PackedMatrix& gate_up, const QuantActs& acts, Range tokens, Ra
 
 }  // namespace
 
-constinit const Kernels kPortableKernels = {Isa::portable, gemm, swiglu, quantize, rmsnorm, silu_mul};
+constinit const Kernels kPortableKernels = {Isa::portable, gemm,    swiglu,
+                                            quantize,      rmsnorm, silu_mul};
 
 }  // namespace headway

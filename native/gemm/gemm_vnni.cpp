@@ -132,6 +132,18 @@ template <WeightType kType, int kTile>
   }
 }
 
+// Step kStep of one half of a 6-bit group.
+template <int kHalf, int kStep>
+[[gnu::always_inline]] inline __m512i six_bits(const uint8_t* quants) {
+  const __m512i both = load(quants + 64 * kStep);
+  const __m512i low = kHalf == 0 ? both : _mm512_srli_epi16(both, 4);
+  const __m512i high = load(quants + 256 + 64 * kHalf);
+  const __m512i top = kStep < 2 ? _mm512_slli_epi16(high, kStep < 2 ? 4 - 2 * kStep : 0)
+                                : _mm512_srli_epi16(high, kStep < 2 ? 0 : 2 * kStep - 4);
+  return _mm512_or_si512(_mm512_and_si512(low, _mm512_set1_epi8(15)),
+                         _mm512_and_si512(top, _mm512_set1_epi8(0x30)));
+}
+
 // Dot products of one half of a 6-bit group, the offset of 32 taken off.
 template <int kHalf, int kTile>
 [[gnu::always_inline]] inline void dot_half(Dots<kTile>& dots, const uint8_t* quants,
@@ -142,18 +154,11 @@ template <int kHalf, int kTile>
   for (int t = 0; t < kTile; ++t) {
     dots.lanes[t] = _mm512_madd_epi16(broadcast(halves + 2 * t), offset);
   }
-  const __m512i high = load(quants + 256 + 64 * kHalf);
-  const __m512i high_mask = _mm512_set1_epi8(0x30);
-#pragma GCC unroll 4
-  for (int v = 0; v < 4; ++v) {
-    const __m512i both = load(quants + 64 * v);
-    const __m512i low = kHalf == 0 ? both : _mm512_srli_epi16(both, 4);
-    const __m512i top = v < 2 ? _mm512_slli_epi16(high, v < 2 ? 4 - 2 * v : 0)
-                              : _mm512_srli_epi16(high, v < 2 ? 0 : 2 * v - 4);
-    const __m512i step = _mm512_or_si512(_mm512_and_si512(low, _mm512_set1_epi8(15)),
-                                         _mm512_and_si512(top, high_mask));
-    add_step<kTile>(dots, step, q + 16 * kHalf + 4 * v);
-  }
+  const int8_t* from = q + 16 * kHalf;
+  add_step<kTile>(dots, six_bits<kHalf, 0>(quants), from);
+  add_step<kTile>(dots, six_bits<kHalf, 1>(quants), from + 4);
+  add_step<kTile>(dots, six_bits<kHalf, 2>(quants), from + 8);
+  add_step<kTile>(dots, six_bits<kHalf, 3>(quants), from + 12);
 }
 
 // The scaled halves and their sum are below 2^24, hence exact as floats.
@@ -216,8 +221,8 @@ void Vnni::tile(const TileArgs& args) {
   for (int t = 0; t < kTile; ++t) _mm512_store_ps(args.acc + t * kPanel, acc.lanes[t]);
 }
 
-void gemm(const PackedMatrix& weights, const QuantActs& acts, Range tokens, Range panels, float* out,
-          int64_t ld, Store how) {
+void gemm(const PackedMatrix& weights, const QuantActs& acts, Range tokens, Range panels,
+          float* out, int64_t ld, Store how) {
   multiply<Vnni>(weights, acts, tokens, panels, out + tokens.begin * ld + panels.begin * kPanel, ld,
                  how);
 }
@@ -229,8 +234,8 @@ void swiglu(const PackedMatrix& gate_up, const QuantActs& acts, Range tokens, Ra
 
 }  // namespace
 
-constinit const Kernels kAvx512VnniKernels = {Isa::avx512vnni, gemm, swiglu, avx2::quantize,
-    avx2::rmsnorm, avx2::silu_mul};
+constinit const Kernels kAvx512VnniKernels = {Isa::avx512vnni, gemm,          swiglu,
+                                              avx2::quantize,  avx2::rmsnorm, avx2::silu_mul};
 
 }  // namespace headway
 

@@ -1,6 +1,7 @@
 // Layout of a packed matrix, and the small helpers that every instruction path shares.
 //
-// A panel holds 16 output features ("columns" here) over all inputs, group after group, as one stream:
+// A panel holds 16 output features ("columns" here) over all inputs, group after group, as one
+// stream:
 //
 //   Q4_0, Q4_1, Q8_0   [ quants 0 | scales 0 | quants 1 | scales 1 | ... ]
 //   Q4_K, Q6_K         [ super scales | 8 times (quants | scales) | super scales | ... ]
@@ -9,7 +10,8 @@
 // bytes [column 0..15][input 4s..4s+3], the operand of a four-way dot product (its 32-byte halves
 // serve AVX2).
 //
-//   quants  4 bit (Q4_0, Q4_1, Q4_K)  4 vectors: vector v = step v in the low, v + 4 in the high nibbles
+//   quants  4 bit (Q4_0, Q4_1, Q4_K)  4 vectors: vector v = step v in the low nibbles, step v + 4
+//                                     in the high ones
 //           8 bit (Q8_0)              8 vectors: vector v = step v, weight + 128
 //           6 bit (Q6_K)              4 vectors of low nibbles as above, then 2 of high bits:
 //                                     vector h, bits 2j..2j+1 = step 4h + j
@@ -19,8 +21,8 @@
 //           Q6_K        sc[16][half 0, half 1] i8         d[16] fp16
 //
 // The translation units of this folder are compiled with different instruction sets. Functions in
-// headers are therefore static: a shared inline function could be emitted once, with the widest set,
-// and then crash the others.
+// headers are therefore static: a shared inline function could be emitted once, with the widest
+// set, and then crash the others.
 #pragma once
 
 #include <cmath>

@@ -169,14 +169,16 @@ PackedMatrix pack(WeightType type, int64_t rows, int64_t cols, const uint8_t* by
 
 PackedMatrix pack_interleaved(WeightType type, int64_t rows, int64_t cols, const uint8_t* gate,
                               const uint8_t* up) {
-  return pack_sources({kPackedVersion, type, 1, {0, 0}, 2 * rows, cols}, {{gate, rows}, {up, rows}});
+  return pack_sources({kPackedVersion, type, 1, {0, 0}, 2 * rows, cols},
+                      {{gate, rows}, {up, rows}});
 }
 
 void dequantize_row(const PackedMatrix& matrix, int64_t row, float* out) {
   const int64_t at = position(matrix.header(), row);
   const uint8_t* panel = matrix.panel(at / kPanel);
   for (int64_t g = 0; g < matrix.groups(); ++g) {
-    dequantize_group(matrix.type(), get_group(matrix.type(), panel, g, at % kPanel), out + g * kGroup);
+    dequantize_group(matrix.type(), get_group(matrix.type(), panel, g, at % kPanel),
+                     out + g * kGroup);
   }
 }
 

@@ -16,7 +16,8 @@ extern const Kernels kAvx512VnniKernels;
 namespace avx2 {
 void quantize(const float* x, const QuantActs& out, int64_t token, Range groups);
 void rmsnorm(const float* x, const float* weight, float eps, const QuantActs& out, int64_t token);
-void silu_mul(const float* gate, const float* up, const QuantActs& out, int64_t token, Range groups);
+void silu_mul(const float* gate, const float* up, const QuantActs& out, int64_t token,
+              Range groups);
 }  // namespace avx2
 #endif
 
