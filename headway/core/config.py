@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from headway.core.budget import Targets
 from headway.errors import ConfigError
 
-POLICIES = ("tiered",)
+POLICIES = ("tiered", "weighted", "fcfs", "static")
 """Policies this scheduler knows."""
 
 

@@ -68,7 +68,7 @@ def _advance(world: World, sequence: Sequence, chunk: Chunk, now: float) -> None
     sequence.computed = end
     sequence.computed_high = max(sequence.computed_high, end)
     sequence.progress_s = now
-    queue = world.queues[sequence.service_class]
+    queue = world.queues[sequence.rank]
     queue.counters.charge(sequence.request.tenant, len(chunk.tokens))
     if sequence.request.cacheable:
         world.publish_full_blocks(sequence)

@@ -4,11 +4,12 @@ Fresh requests stand in queues by tenant and by log2 of the blocks they need, so
 at the heads of a few queues, however many wait. Within a queue the order is that of arrival.
 """
 
-from collections.abc import Iterator
-from heapq import heappop, heappush
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from heapq import heappop, heappush, nsmallest
 
 from headway.core.sequence import Sequence
-from headway.core.types import State
+from headway.core.types import ServiceClass, State
 
 _Heap = list[tuple[int, Sequence]]
 
@@ -37,11 +38,6 @@ class TenantCounters:
         floor = min((self.served(t) for t in active if t != tenant), default=0.0)
         self._served[tenant] = max(self.served(tenant), floor)
 
-    def forget_idle(self, active: set[str]) -> None:
-        """Drop counters of tenants with nothing alive, so that the table stays small."""
-        for tenant in [t for t in self._served if t not in active]:
-            del self._served[tenant]
-
 
 class ClassQueue:
     """Waiting and swapped requests of one service class."""
@@ -52,6 +48,11 @@ class ClassQueue:
         self._resumed: list[Sequence] = []
         self._fresh: dict[str, dict[int, _Heap]] = {}
         self._waiting: dict[str, int] = {}
+        self._classes: Counter[ServiceClass] = Counter()
+
+    def fresh_by_class(self) -> Mapping[ServiceClass, int]:
+        """Fresh requests waiting, by service class."""
+        return self._classes
 
     def __len__(self) -> int:
         """Requests waiting, resumed ones included."""
@@ -65,6 +66,7 @@ class ClassQueue:
         sizes = self._fresh.setdefault(tenant, {})
         heappush(sizes.setdefault(need_blocks.bit_length(), []), (sequence.number, sequence))
         self._waiting[tenant] = self._waiting.get(tenant, 0) + 1
+        self._classes[sequence.service_class] += 1
 
     def add_resumed(self, sequence: Sequence) -> None:
         """Queue a preempted request, ahead of all fresh work of its class."""
@@ -77,6 +79,7 @@ class ClassQueue:
             return
         tenant = sequence.request.tenant
         self._waiting[tenant] -= 1
+        self._classes[sequence.service_class] -= 1
         if not self._waiting[tenant]:
             del self._waiting[tenant]
             del self._fresh[tenant]
@@ -100,9 +103,11 @@ class ClassQueue:
         """Heads of all queues in the order to try: tenant served least, then smallest first."""
         return [s for heads in self._heads_by_tenant() for s in heads]
 
-    def tenants(self) -> set[str]:
-        """Tenants with fresh requests waiting."""
-        return set(self._waiting)
+    def leading(self, count: int) -> list[Sequence]:
+        """The first `count` requests of every queue, resumed ones too, for a selection over all."""
+        heaps = [heap for sizes in self._fresh.values() for heap in sizes.values()]
+        leaders = [nsmallest(count, filter(_waits, heap)) for heap in heaps]
+        return [*self.resumed(), *(s for entries in leaders for _, s in entries)]
 
     def _heads_by_tenant(self) -> Iterator[list[Sequence]]:
         for tenant in sorted(self._waiting, key=lambda t: (self.counters.served(t), t)):
@@ -115,8 +120,12 @@ class ClassQueue:
     def _live_head(heap: _Heap) -> Sequence | None:
         """First entry that still waits; entries of requests that left are dropped on the way."""
         while heap:
-            sequence = heap[0][1]
-            if sequence.state is State.WAITING and not sequence.resuming:
-                return sequence
+            if _waits(heap[0]):
+                return heap[0][1]
             heappop(heap)
         return None
+
+
+def _waits(entry: tuple[int, Sequence]) -> bool:
+    """Whether an entry's request still waits for the first time."""
+    return entry[1].state is State.WAITING and not entry[1].resuming

@@ -145,13 +145,18 @@ class TierCounts:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """An immutable picture of the scheduler, published after each commit."""
+    """An immutable picture of the scheduler, published after each commit.
+
+    headroom_blocks: blocks the residents are expected to grow by.
+    selection_gap: fraction of Eq. 1's optimum the last selection may have missed.
+    """
 
     step: int
     device: TierCounts
     host: TierCounts
     classes: dict[ServiceClass, ClassCounts] = field(default_factory=dict)
     headroom_blocks: int = 0
+    selection_gap: float = 0.0
     promoted: int = 0
 
     @property

@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Mapping
 from heapq import heappush
 
+from headway.core.admission import admission_for, rank_of
 from headway.core.blocks import root_digest
 from headway.core.budget import FloorCredit
 from headway.core.config import SchedulerConfig
@@ -42,6 +43,7 @@ class Scheduler:
         self._under_way: UnderWay | None = None
         self._arrivals = 0
         self._headroom_blocks = 0
+        self._gap = 0.0
 
     def add(self, request: Request) -> None:
         """Queue a request.
@@ -65,6 +67,7 @@ class Scheduler:
             tokens=list(request.prompt),
             root=root_digest(world.config.model_key, request.tenant),
             block_size=size,
+            rank=rank_of(world.config.policy, request.service_class),
             progress_s=request.arrival_s,
         )
         world.live[request.id] = sequence
@@ -104,16 +107,18 @@ class Scheduler:
         if world.realtime_about:
             world.realtime_seen_s = now
         residency = Residency(world, now)
-        residency.promote()
+        admission = admission_for(world, residency, now)
+        admission.prepare()
         stepping = Stepping(world, residency, self._credit, now)
-        for service_class in ServiceClass:
-            stepping.decode_rows(service_class)
-            residency.admit(service_class)
-            if service_class is ServiceClass.REALTIME:
+        for rank in ServiceClass:
+            stepping.decode_rows(rank)
+            admission.admit(rank)
+            if rank is ServiceClass.REALTIME:
                 stepping.note_realtime()
-            stepping.prefill(service_class)
+            stepping.prefill(rank)
         stepping.floor()
         stepping.unstick()
+        self._gap = admission.gap
         self._headroom_blocks = residency.headroom_blocks(ServiceClass.BATCH)
         self._under_way = UnderWay.of(world, residency, stepping)
         return self._as_plan(lane, residency, stepping)
@@ -151,9 +156,12 @@ class Scheduler:
         for sequence in world.residents.values():
             place = "running" if sequence.in_last_step else "paused"
             counts[sequence.service_class][place] += 1
-        for service_class, queue in world.queues.items():
-            swapped = sum(1 for s in queue.resumed() if s.state is State.SWAPPED)
-            counts[service_class] += Counter(waiting=len(queue) - swapped, swapped=swapped)
+        for queue in world.queues.values():
+            for sequence in queue.resumed():
+                place = "swapped" if sequence.state is State.SWAPPED else "waiting"
+                counts[sequence.service_class][place] += 1
+            for service_class, waiting in queue.fresh_by_class().items():
+                counts[service_class]["waiting"] += waiting
         for children in world.held.values():
             for child in children:
                 counts[child.service_class]["waiting"] += 1
@@ -163,6 +171,7 @@ class Scheduler:
             host=world.host.counts(),
             classes={c: ClassCounts(**n) for c, n in counts.items()},
             headroom_blocks=self._headroom_blocks,
+            selection_gap=self._gap,
             promoted=len(world.promoted),
         )
 

@@ -18,6 +18,7 @@ class Sequence:
         tokens:   [ prompt ............ | generated ....... ]
         computed: [ KV in cache ................ ) next chunk
 
+    rank: the class it is scheduled as: its own, or one for all where the policy ignores classes.
     number: order of arrival. admission_step: step of the first admission, -1 before; kept through
     preemption, so that a resumed sequence is as senior as it was.
     computed_high: most tokens ever computed; tokens computed below it are recomputed ones.
@@ -32,6 +33,7 @@ class Sequence:
     tokens: list[int]
     root: bytes
     block_size: int
+    rank: ServiceClass
     state: State = State.WAITING
     computed: int = 0
     computed_high: int = 0
@@ -92,4 +94,4 @@ class Sequence:
     @property
     def seniority(self) -> tuple[int, int, int, int]:
         """Sort key of the residents' total order, most senior first."""
-        return (self.service_class, not self.promoted, self.admission_step, self.number)
+        return (self.rank, not self.promoted, self.admission_step, self.number)

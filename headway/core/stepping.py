@@ -43,13 +43,13 @@ class Stepping:
     def lower_tokens(self) -> int:
         """Tokens of the classes below realtime in the step."""
         realtime = ServiceClass.REALTIME
-        return sum(n for s, n in self._chunks.items() if s.service_class is not realtime)
+        return sum(n for s, n in self._chunks.items() if s.rank is not realtime)
 
-    def decode_rows(self, service_class: ServiceClass) -> None:
+    def decode_rows(self, rank: ServiceClass) -> None:
         """Add the class's decode rows: all of realtime's, of the others those that fit, the ones
         left out longest first."""
-        rows = [s for s in self._seated(service_class) if s.decoding]
-        realtime = service_class is ServiceClass.REALTIME
+        rows = [s for s in self._seated(rank) if s.decoding]
+        realtime = rank is ServiceClass.REALTIME
         if self._realtime_first and not realtime:
             return
         chosen = []
@@ -61,17 +61,17 @@ class Stepping:
         for sequence in sorted(chosen, key=lambda s: s.seniority):
             self._add(sequence, 1)
 
-    def prefill(self, service_class: ServiceClass) -> None:
+    def prefill(self, rank: ServiceClass) -> None:
         """Add prefill chunks of the class, most senior first, as long as they fit. The first one of
         the highest class present gets a block whatever the limit."""
-        if self._realtime_first and service_class is not ServiceClass.REALTIME:
+        if self._realtime_first and rank is not ServiceClass.REALTIME:
             return
         size = self._world.capacity.block_size
-        for sequence in self._seated(service_class):
+        for sequence in self._seated(rank):
             if sequence.decoding or sequence.pending == 0 or sequence in self._chunks:
                 continue
             room = self._budget.chunk_room(sequence.computed)
-            if not self._granted_block and not self._chunks_above(service_class):
+            if not self._granted_block and not self._chunks_above(rank):
                 room = max(room, min(size, self._budget.tokens_left))
             tokens = min(room, sequence.pending)
             if tokens < min(size, sequence.pending):
@@ -153,12 +153,12 @@ class Stepping:
             del self._chunks[victim]
         return True
 
-    def _seated(self, service_class: ServiceClass) -> list[Sequence]:
-        return [s for s in self._world.by_seniority(service_class) if s.seated]
+    def _seated(self, rank: ServiceClass) -> list[Sequence]:
+        return [s for s in self._world.by_seniority(rank) if s.seated]
 
-    def _chunks_above(self, service_class: ServiceClass) -> bool:
+    def _chunks_above(self, rank: ServiceClass) -> bool:
         """Whether a higher class than this one computes in the step."""
-        return any(s.service_class < service_class for s in self._chunks)
+        return any(s.rank < rank for s in self._chunks)
 
     def _time_limit(self, now: float) -> float:
         """Longest the step may take: the ITL target while realtime decodes, a share of the TTFT

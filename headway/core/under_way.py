@@ -28,7 +28,7 @@ class UnderWay:
     def of(cls, world: World, residency: Residency, stepping: Stepping) -> "UnderWay":
         """From the short-lived objects that made the plan."""
         wanted = any(
-            s.service_class is not ServiceClass.REALTIME and s.state is State.RUNNING
+            s.rank is not ServiceClass.REALTIME and s.state is State.RUNNING
             for s in world.residents.values()
         )
         return cls(

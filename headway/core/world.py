@@ -75,16 +75,16 @@ class World:
         """Seats nobody holds."""
         return self.capacity.max_seqs - sum(1 for s in self.residents.values() if s.seated)
 
-    def by_seniority(self, service_class: ServiceClass) -> list[Sequence]:
-        """Residents of a class, most senior first."""
-        members = (s for s in self.residents.values() if s.service_class is service_class)
+    def by_seniority(self, rank: ServiceClass) -> list[Sequence]:
+        """Residents of a rank, most senior first."""
+        members = (s for s in self.residents.values() if s.rank is rank)
         return sorted(members, key=lambda s: s.seniority)
 
     @property
     def realtime_about(self) -> bool:
         """Whether a realtime request is alive."""
         realtime = ServiceClass.REALTIME
-        running = any(s.service_class is realtime for s in self.residents.values())
+        running = any(s.rank is realtime for s in self.residents.values())
         return running or len(self.queues[realtime]) > 0
 
     def promote(self, sequence: Sequence) -> None:
@@ -94,7 +94,7 @@ class World:
 
     def queue(self, sequence: Sequence) -> None:
         """Put a waiting or swapped request in its class's queue."""
-        queue = self.queues[sequence.service_class]
+        queue = self.queues[sequence.rank]
         if sequence.resuming:
             queue.add_resumed(sequence)
         else:
@@ -102,10 +102,14 @@ class World:
 
     def total_blocks(self, sequence: Sequence) -> int:
         """Blocks a request takes when it enters: ceil((tokens + 1) / s) when it is fresh; its
-        whole KV and one block, at most K_max, when it resumes."""
-        size = self.capacity.block_size
+        whole KV and one block, at most K_max, when it resumes. Policy `static` takes what prompt
+        and max_tokens may need."""
+        size, most = self.capacity.block_size, self.capacity.kv_blocks
+        if self.config.policy == "static":
+            limit = sequence.prompt_tokens + sequence.request.limits.max_tokens
+            return min(blocks_for(limit, size), most)
         if sequence.resuming:
-            return min(blocks_for(len(sequence.tokens), size) + 1, self.capacity.kv_blocks)
+            return min(blocks_for(len(sequence.tokens), size) + 1, most)
         return blocks_for(len(sequence.tokens) + 1, size)
 
     def demand(self, sequence: Sequence) -> int:
@@ -121,7 +125,7 @@ class World:
         total, hits = self.total_blocks(sequence), self._prefix_hits(sequence)
         if total - len(hits) + self.device.evictable(hits) > self.device.available:
             raise RuntimeError(f"request {sequence.id} does not fit")
-        self.queues[sequence.service_class].remove(sequence)
+        self.queues[sequence.rank].remove(sequence)
         resuming, swapped = sequence.resuming, sequence.state is State.SWAPPED
         self.device.acquire(hits)
         sequence.blocks = hits + self.device.allocate(total - len(hits))
@@ -205,7 +209,7 @@ class World:
         elif sequence.held:
             self.held[sequence.request.group or sequence.id].remove(sequence)
         else:
-            self.queues[sequence.service_class].remove(sequence)
+            self.queues[sequence.rank].remove(sequence)
         self.drop_host(sequence)
         move(sequence, State.FINISHED)
         del self.live[sequence.id]

@@ -42,10 +42,11 @@ class Load:
     requests: tuple[Request, ...]
     aborts: tuple[tuple[int, float], ...]
     fail_steps: frozenset[int]
+    policy: str = "tiered"
 
 
 @st.composite
-def loads(draw: st.DrawFn, failures: bool = False) -> Load:
+def loads(draw: st.DrawFn, failures: bool = False, policies: tuple[str, ...] = ("tiered",)) -> Load:
     """Small pools, all classes, shared prefixes, groups, aborts, deadlines."""
     block_size = 4
     kv_blocks = draw(st.integers(4, 24))
@@ -87,6 +88,7 @@ def loads(draw: st.DrawFn, failures: bool = False) -> Load:
         tuple(requests),
         tuple(aborts),
         fails,
+        draw(st.sampled_from(policies)),
     )
 
 
@@ -100,6 +102,7 @@ def run(load: Load, interrupts: bool = False) -> tuple[Simulation, Scheduler]:
         max_step_tokens=load.max_seqs + 12,
     )
     config = SchedulerConfig(
+        policy=load.policy,
         floor_share=load.floor_share,
         reserve=Reserve(share=load.reserve_share, guard_s=0.5, preemptions=2),
         pass_s=0.05,
@@ -168,5 +171,12 @@ def test_interrupted_steps_change_nothing(load: Load) -> None:
 @settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck))
 @given(loads(failures=True))
 def test_a_failed_step_takes_only_its_own_requests(load: Load) -> None:
+    simulation, scheduler = run(load)
+    check_end(load, simulation, scheduler)
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@given(loads(policies=("weighted", "fcfs", "static")))
+def test_the_other_policies_end_finite_loads_too(load: Load) -> None:
     simulation, scheduler = run(load)
     check_end(load, simulation, scheduler)

@@ -1,0 +1,49 @@
+"""The reserve: the one protection of batch requests from the classes above.
+
+A promoted request gets the next blocks and the next seat that come free, and is not displaced
+after that. The reserve is a cap on what promoted requests hold; nothing is kept empty for it.
+"""
+
+from headway.core.residency import Residency
+from headway.core.sequence import Sequence
+from headway.core.types import ServiceClass, State
+from headway.core.world import World
+
+
+def promote(world: World, residency: Residency, now: float) -> None:
+    """Promote the batch request that lacks progress longest, if the reserve has room, and let
+    promoted requests take what is free before anyone else."""
+    reserve = world.config.reserve
+    if reserve.share > 0 and len(world.promoted) < reserve.seats:
+        for sequence in sorted(_longest_stuck(world), key=lambda s: (s.progress_s, s.number)):
+            if _deserves(world, sequence, now) and _has_room(world, sequence):
+                world.promote(sequence)
+    for sequence in residency.waiting_promoted():
+        residency.try_enter(sequence)
+    for sequence in world.promoted:
+        if sequence.state is State.RUNNING and not sequence.seated:
+            residency.try_seat(sequence)
+
+
+def _longest_stuck(world: World) -> list[Sequence]:
+    """Batch requests among which those without progress longest are: of the waiting ones only the
+    oldest counts."""
+    queue = world.queues[ServiceClass.BATCH]
+    oldest = queue.oldest()
+    fresh = [oldest] if oldest else []
+    return [*world.by_seniority(ServiceClass.BATCH), *queue.resumed(), *fresh]
+
+
+def _deserves(world: World, sequence: Sequence, now: float) -> bool:
+    reserve = world.config.reserve
+    stuck = now - sequence.progress_s >= reserve.guard_s
+    return not sequence.promoted and (stuck or sequence.preemptions >= reserve.preemptions)
+
+
+def _has_room(world: World, sequence: Sequence) -> bool:
+    """One that is larger than the reserve is taken alone; it widens the reserve for itself."""
+    reserve, promoted = world.config.reserve, world.promoted
+    if not promoted:
+        return True
+    blocks = sum(len(s.blocks) or world.total_blocks(s) for s in [*promoted, sequence])
+    return len(promoted) < reserve.seats and blocks <= int(reserve.share * world.capacity.kv_blocks)
