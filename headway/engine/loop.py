@@ -72,6 +72,7 @@ class StepLoop:
         self.failures = 0
         self.urgent = False
         self._flight: Flight | None = None
+        self._spared = False
         self._scheduler = scheduler
         self._executor = executor
         self._clock = clock
@@ -148,8 +149,10 @@ class StepLoop:
             self._interrupt(flight)
 
     def _interrupt(self, flight: Flight) -> None:
-        gain_s = self._options.interrupt_gain_s
-        flight.interrupt_if_worth(self._clock(), gain_s, self._is_realtime)
+        # Of lower-class steps at most every other one is lost, however often realtime arrives.
+        if not self._spared:
+            gain_s = self._options.interrupt_gain_s
+            flight.interrupt_if_worth(self._clock(), gain_s, self._is_realtime)
 
     def _is_realtime(self, request: RequestId) -> bool:
         live = self._live.get(request)
@@ -183,6 +186,10 @@ class StepLoop:
             self._flight = None
         if plan.chunks:
             self.failures = 0
+        if result.interrupted:
+            self._spared = True
+        elif self._spared and plan.chunks:
+            self._spared = any(self._is_realtime(chunk.request) for chunk in plan.chunks)
         self._pace.observe(plan, result)
         return result
 

@@ -2,10 +2,18 @@
 
 import asyncio
 from collections.abc import Sequence
+from itertools import pairwise
 
-from headway.core.plan import Chunk, StepPlan, StepResult
+from headway.core.config import SchedulerConfig
+from headway.core.plan import Chunk, Masks, StepHandle, StepPlan, StepResult
+from headway.core.scheduler import Scheduler
 from headway.core.types import BlockId, FinishReason, Lane, RequestId, ServiceClass
+from headway.engine.arrivals import core_requests
 from headway.engine.flight import Flight
+from headway.engine.loop import Live, StepLoop
+from headway.engine.observers import Observers
+from headway.engine.options import LoopOptions, ModelLimits
+from headway.engine.queues import WaitingRoom
 from headway.engine.streams import (
     Assembler,
     LoopBell,
@@ -16,8 +24,16 @@ from headway.engine.streams import (
 )
 from headway.engine.text import ChoiceText
 from headway.engine.types import TokenInfo
-from headway.testing import LinearDuration, WallClock
+from headway.testing import (
+    LinearDuration,
+    ManualClock,
+    RecordingExecutor,
+    ScriptedExecutor,
+    WallClock,
+    make_capacity,
+)
 from headway.testing.builders import make_prompt
+from headway.testing.recording import RecordingHandle, Tally
 from headway.testing.text import ByteTokenizer
 from tests.engine.helpers import SLOW, collect, greedy, make_rig, oracle, running, until
 
@@ -129,6 +145,52 @@ def test_realtime_interrupts_a_long_batch_step_once() -> None:
         assert first.tokens[0].token == oracle(rig, urgent_prompt, 1)[0]
         assert collect(list(batch))[0].ids == oracle(rig, batch_prompt, 4)
         list(urgent)
+
+
+class ImpatientExecutor(RecordingExecutor):
+    """Realtime arrives during each of its steps. `ends`: whether each was interrupted."""
+
+    loop: StepLoop
+
+    def __init__(self, executor: ScriptedExecutor) -> None:
+        super().__init__(executor)
+        self.ends: list[bool] = []
+
+    def submit(self, plan: StepPlan, masks: Masks) -> "ImpatientHandle":
+        return ImpatientHandle(super().submit(plan, masks), self)
+
+
+class ImpatientHandle(RecordingHandle):
+    """A step during which realtime arrives."""
+
+    def __init__(self, handle: StepHandle, executor: ImpatientExecutor) -> None:
+        super().__init__(handle, Tally())
+        self._impatient = executor
+
+    def result(self, timeout_s: float | None = None) -> StepResult:
+        self._impatient.loop.interrupt_for_realtime()
+        result = super().result(timeout_s)
+        self._impatient.ends.append(result.interrupted)
+        return result
+
+
+def test_frequent_realtime_costs_lower_classes_at_most_every_other_step() -> None:
+    capacity, clock = make_capacity(), ManualClock()
+    executor = ImpatientExecutor(ScriptedExecutor(capacity, duration=SLOW, clock=clock))
+    options, limits = LoopOptions(), ModelLimits.from_capacity(capacity, frozenset())
+    waiting = WaitingRoom(options.queues)
+    scheduler = Scheduler(capacity, SchedulerConfig())
+    loop = executor.loop = StepLoop(scheduler, executor, clock, options, waiting, Observers([]))
+    for i in range(3):
+        request = greedy(make_prompt(i, 200), 20, ServiceClass.BATCH)
+        waiting.enter(ServiceClass.BATCH, 1)
+        (core,) = core_requests(request, limits, i, 0, 0.0)
+        loop.add([Live(core, 0, Mailbox(ThreadBell(), lambda: None), None)])
+    while loop.busy:
+        loop.turn()
+    pairs = list(pairwise(executor.ends))
+    assert (False, True) in pairs, "nothing was interrupted"
+    assert (True, True) not in pairs
 
 
 def test_short_or_realtime_steps_are_not_interrupted() -> None:
