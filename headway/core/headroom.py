@@ -38,6 +38,29 @@ class OutputLengths:
         return max(min(int(expected), limit), 1)
 
 
+class Caution:
+    """How much of the forecast growth admission leaves free, from 0 to 1.
+
+    The forecast is of the worst moment, and a preemption costs far less than a pool that is half
+    empty; but preemptions that follow each other cost more. So the share creeps down with every
+    step, and jumps up when growth has to preempt in its own class.
+    """
+
+    _START, _LEAST, _UP, _DOWN = 0.3, 0.1, 0.1, 0.002
+
+    def __init__(self) -> None:
+        """Starts at 0.3."""
+        self.share = self._START
+
+    def on_step(self) -> None:
+        """A step went by."""
+        self.share = max(self.share - self._DOWN, self._LEAST)
+
+    def on_growth_preemption(self) -> None:
+        """Growth took blocks from its own class."""
+        self.share = min(self.share + self._UP, 1.0)
+
+
 @dataclass(frozen=True, slots=True)
 class Relief:
     """When enough blocks will have come free for somebody, and what is left over then."""

@@ -23,6 +23,8 @@ def apply_result(
     _settle_copies(world, under_way)
     if result.interrupted:
         return
+    world.measured.caution.on_step()
+    world.meter.add_step(under_way.room, now - under_way.planned_s)
     errors = {e.request: e.message for e in result.errors}
     sampled = {s.request: s for s in result.sampled}
     for chunk in plan.chunks:

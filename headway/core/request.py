@@ -144,6 +144,20 @@ class TierCounts:
 
 
 @dataclass(frozen=True, slots=True)
+class Throughput:
+    """Decode tokens per second over the last steps that decoded; 0 before the first."""
+
+    achieved: float = 0.0
+    bound: float = 0.0
+    paper: float = 0.0
+
+    @property
+    def ratio(self) -> float:
+        """Share of the bound that was reached."""
+        return self.achieved / self.bound if self.bound else 0.0
+
+
+@dataclass(frozen=True, slots=True)
 class Snapshot:
     """An immutable picture of the scheduler, published after each commit.
 
@@ -158,6 +172,7 @@ class Snapshot:
     headroom_blocks: int = 0
     selection_gap: float = 0.0
     promoted: int = 0
+    throughput: Throughput = Throughput()
 
     @property
     def idle(self) -> bool:

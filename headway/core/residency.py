@@ -4,6 +4,8 @@ Who may enter in which order is the policy's affair (`core.admission`); here is 
 others: whom growth and admission displace, and what is reserved.
 """
 
+from math import ceil
+
 from headway.core.headroom import Forecast
 from headway.core.plan import BlockCopy
 from headway.core.sequence import Sequence, blocks_for
@@ -88,6 +90,7 @@ class Residency:
                     break
             else:
                 return False
+            self._world.measured.caution.on_growth_preemption()
         for victim in victims:
             self.preempt(victim)
         return True
@@ -156,11 +159,11 @@ class Residency:
         return max(growth - displaceable, 0)
 
     def headroom_blocks(self, rank: ServiceClass) -> int:
-        """Expected growth of the residents of a class and those above it, in blocks."""
+        """Blocks to leave for the expected growth of the residents of a class and those above."""
         world = self._world
         peers = [s for s in world.residents.values() if s.rank <= rank]
         forecast = Forecast(peers, world.measured.lengths, world.capacity.block_size)
-        return forecast.headroom_blocks()
+        return ceil(forecast.headroom_blocks() * world.measured.caution.share)
 
     # --- seats -------------------------------------------------------------------------------
 

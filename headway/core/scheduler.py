@@ -120,7 +120,7 @@ class Scheduler:
         stepping.unstick()
         self._gap = admission.gap
         self._headroom_blocks = residency.headroom_blocks(ServiceClass.BATCH)
-        self._under_way = UnderWay.of(world, residency, stepping)
+        self._under_way = UnderWay.of(world, residency, stepping, now)
         return self._as_plan(lane, residency, stepping)
 
     def commit(
@@ -173,6 +173,7 @@ class Scheduler:
             headroom_blocks=self._headroom_blocks,
             selection_gap=self._gap,
             promoted=len(world.promoted),
+            throughput=world.meter.read(),
         )
 
     def _as_plan(self, lane: Lane, residency: Residency, stepping: Stepping) -> StepPlan:

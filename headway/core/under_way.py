@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from headway.core.bound import StepRoom, step_room
 from headway.core.residency import Residency
 from headway.core.sequence import Sequence
 from headway.core.step_model import StepLoad
@@ -23,18 +24,23 @@ class UnderWay:
     lower_tokens: int
     lower_wanted: bool
     copied: tuple[Sequence, ...]
+    room: StepRoom
+    planned_s: float
 
     @classmethod
-    def of(cls, world: World, residency: Residency, stepping: Stepping) -> "UnderWay":
+    def of(cls, world: World, residency: Residency, stepping: Stepping, now: float) -> "UnderWay":
         """From the short-lived objects that made the plan."""
         wanted = any(
             s.rank is not ServiceClass.REALTIME and s.state is State.RUNNING
             for s in world.residents.values()
         )
+        load = stepping.load
         return cls(
-            load=stepping.load,
+            load=load,
             tokens=stepping.tokens,
             lower_tokens=stepping.lower_tokens,
             lower_wanted=wanted,
             copied=tuple(residency.moved),
+            room=step_room(world.capacity, world.residents.values(), load.decode_rows),
+            planned_s=now,
         )

@@ -7,8 +7,9 @@ planning decides, these apply.
 from heapq import heappop
 
 from headway.core.blocks import BlockPool, chain_digest
+from headway.core.bound import BoundMeter
 from headway.core.config import SchedulerConfig
-from headway.core.headroom import OutputLengths
+from headway.core.headroom import Caution, OutputLengths
 from headway.core.plan import BlockCopy, Capacity
 from headway.core.queues import ClassQueue
 from headway.core.request import Admitted, Emitted, Finished, Preempted, Usage
@@ -41,6 +42,7 @@ class Measured:
         self.copy_out_s = RunningMean(_PRIOR_COPY_S)
         self.copy_in_s = RunningMean(_PRIOR_COPY_S)
         self.lengths = OutputLengths()
+        self.caution = Caution()
 
     @property
     def copy_rates(self) -> CopyRates:
@@ -66,6 +68,7 @@ class World:
         self.aborted: list[Sequence] = []
         self.closes: list[RequestId] = []
         self.measured = Measured()
+        self.meter = BoundMeter(capacity)
         self.log = Log()
         self.step = 0
         self.realtime_seen_s = float("-inf")
@@ -217,6 +220,8 @@ class World:
             self.promoted.remove(sequence)
         if sequence.opened:
             self.closes.append(sequence.id)
+        if reason in (FinishReason.STOP, FinishReason.LENGTH):
+            self.meter.add_final_length(len(sequence.tokens))
         usage = Usage(
             sequence.prompt_tokens, sequence.cached, sequence.generated, sequence.recomputed
         )
