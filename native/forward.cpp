@@ -10,6 +10,7 @@ namespace {
 
 constexpr int64_t kTokenRange = 128;    // rows a unit computes at a time
 constexpr int64_t kOwnNormRows = 4;     // up to here each thread normalises all rows for itself
+constexpr int64_t kNormRows = 4;        // rows of a unit that normalises
 constexpr size_t kSampledAtOnce = 64;   // rows of logits kept at a time
 constexpr int64_t kUnitsPerThread = 8;  // of a phase, so that a late thread costs little
 
@@ -126,7 +127,10 @@ const QuantActs& Forward::normed(Worker& worker, const std::vector<float>& weigh
     mark(worker, Part::norm);
     return own_views_[own];
   }
-  worker.share(rows_count_, [&](int64_t row) { norm(normed_view_, row); });
+  worker.share((rows_count_ + kNormRows - 1) / kNormRows, [&](int64_t unit) {
+    const int64_t end = std::min(rows_count_, (unit + 1) * kNormRows);
+    for (int64_t row = unit * kNormRows; row < end; ++row) norm(normed_view_, row);
+  });
   mark(worker, Part::norm);
   return normed_view_;
 }

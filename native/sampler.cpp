@@ -1,6 +1,7 @@
 #include "sampler.hpp"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <limits>
 
@@ -10,6 +11,7 @@ namespace {
 
 constexpr float kNever = -std::numeric_limits<float>::infinity();
 constexpr const char* kNotNumbers = "the model's logits are not numbers";
+constexpr float kLikely = 1e-3f;       // of the likeliest token's weight: few are, as a rule
 constexpr float kGreedyBelow = 1e-5f;  // temperatures whose inverse would overflow
 
 }  // namespace
@@ -178,10 +180,30 @@ double Sampler::collect(const float* weights, float limit) {
 // The smallest set of likeliest tokens whose weights reach p of the total, into candidates_.
 void Sampler::select_nucleus(const float* weights, float p) {
   const double wanted = static_cast<double>(p) * total_weight();
-  float limit = 1e-3f;
-  while (collect(weights, limit) < wanted && limit > 0) limit = limit > 1e-30f ? limit * 1e-3f : 0;
+  if (collect(weights, kLikely) >= wanted) {
+    std::sort(candidates_.begin(), candidates_.end(), likelier);
+    keep_mass(wanted);
+  } else {
+    select_wide_nucleus(weights, wanted);
+  }
+}
+
+// The same where the set is large: only the weights about its edge are sorted. Weights are counted
+// in bins by their leading bits, eight to a factor of two.
+void Sampler::select_wide_nucleus(const float* weights, double wanted) {
+  const auto bin = [](float w) { return std::bit_cast<uint32_t>(w) >> 20; };
+  bins_.assign(bin(1.0f) + 1, 0.0);
+  for (int i = 0; i < vocab_; ++i) bins_[bin(weights[i])] += static_cast<double>(weights[i]);
+  double above = 0;
+  size_t edge = bins_.size() - 1;
+  while (edge > 0 && above + bins_[edge] < wanted) above += bins_[edge--];
+  candidates_.clear();
+  for (int i = 0; i < vocab_; ++i)
+    if (bin(weights[i]) == edge) candidates_.push_back({weights[i], i});
   std::sort(candidates_.begin(), candidates_.end(), likelier);
-  keep_mass(wanted);
+  keep_mass(wanted - above);
+  for (int i = 0; i < vocab_; ++i)
+    if (bin(weights[i]) > edge) candidates_.push_back({weights[i], i});
 }
 
 // Shortens candidates_ to the first that together reach `wanted`; one at least.
@@ -216,7 +238,8 @@ int32_t Sampler::draw(const SamplingSpec& spec, int position, float* x) {
       return draw_from_all(x, u);
   }
   // The likeliest token has weight 1, so min_p is a plain limit on the weights.
-  while (candidates_.size() > 1 && candidates_.back().weight < spec.min_p) candidates_.pop_back();
+  if (spec.min_p > 0)
+    std::erase_if(candidates_, [&](const Candidate& c) { return c.weight < spec.min_p; });
   return draw_from_candidates(u);
 }
 

@@ -14,63 +14,87 @@ constexpr int kTileTokens = kTileBlocks * kBlockTokens;
 constexpr int kBlockVecs = kBlockTokens / Vec::W;
 constexpr int kQueryGroup = HEADWAY_ISA == 2 ? 6 : 3;  // queries computed together
 constexpr int kPairBlocks = HEADWAY_ISA == 2 ? 4 : 2;  // blocks whose scores fit in registers
+constexpr int kLineHalves = 32;                        // of a cache line
 constexpr int kDimVecs = 4;                            // value vectors held at a time
+
+#define INLINE __attribute__((always_inline))
+
+// f(0), f(1), ... f(N - 1) with constant arguments, so that arrays indexed by them stay in
+// registers: compilers unroll plain loops too late for that.
+template <class F, int... I>
+INLINE inline void unroll_over(std::integer_sequence<int, I...>, F&& f) {
+  (f(std::integral_constant<int, I>{}), ...);
+}
+template <int N, class F>
+INLINE inline void unroll(F&& f) {
+  unroll_over(std::make_integer_sequence<int, N>{}, f);
+}
 
 struct Tile {
   const uint16_t* block[kTileBlocks];
+  const uint16_t* ahead[kTileBlocks];  // blocks of the next tile
   int blocks;
+  bool fetch;  // whether to fetch those ahead
 };
 
 // scores[query][token] for Q queries and B blocks, dimensions in ascending order.
+// Where `ahead` isn't null, the blocks there are fetched meanwhile: in step d line d of each (a
+// head's K and V are as many lines as it has dimensions).
 template <int Q, int B>
-void score_block(const float* const* q, const uint16_t* const* k, int dim, float* scores) {
-  Vec acc[Q][B * kBlockVecs];
-  for (int i = 0; i < Q; ++i)
-    for (int j = 0; j < B * kBlockVecs; ++j) acc[i][j] = Vec::set1(0.0f);
+void score_block(const float* const* q, const uint16_t* const* k, const uint16_t* const* ahead,
+                 int dim, float* scores) {
+  constexpr int V = B * kBlockVecs;
+  Vec acc[Q * V];
+  unroll<Q * V>([&](auto i) INLINE { acc[i] = Vec::set1(0.0f); });
   for (int d = 0; d < dim; ++d) {
+    if (ahead != nullptr)
+      unroll<B>([&](auto b) INLINE { __builtin_prefetch(ahead[b] + d * kLineHalves, 0, 2); });
     Vec x[Q];
-    for (int i = 0; i < Q; ++i) x[i] = Vec::set1(q[i][d]);
-    for (int b = 0; b < B; ++b)
-      for (int j = 0; j < kBlockVecs; ++j) {
-        const Vec key = Vec::load_half(k[b] + d * kBlockTokens + j * Vec::W);
-        for (int i = 0; i < Q; ++i)
-          acc[i][b * kBlockVecs + j] = fma(x[i], key, acc[i][b * kBlockVecs + j]);
-      }
+    unroll<Q>([&](auto i) INLINE { x[i] = Vec::set1(q[i][d]); });
+    unroll<V>([&](auto j) INLINE {
+      const uint16_t* block = k[j / kBlockVecs] + j % kBlockVecs * Vec::W;
+      const Vec key = Vec::load_half(block + d * kBlockTokens);
+      unroll<Q>([&](auto i) INLINE { acc[i * V + j] = fma(x[i], key, acc[i * V + j]); });
+    });
   }
-  for (int i = 0; i < Q; ++i)
-    for (int j = 0; j < B * kBlockVecs; ++j) acc[i][j].store(scores + i * kTileTokens + j * Vec::W);
+  unroll<Q>([&](auto i) INLINE {
+    unroll<V>([&](auto j) INLINE { acc[i * V + j].store(scores + i * kTileTokens + j * Vec::W); });
+  });
 }
 
 template <int Q>
 void score_tile(const float* const* q, const Tile& tile, int dim, float* scores) {
+  const auto ahead = [&](int b) { return tile.fetch ? tile.ahead + b : nullptr; };
   int b = 0;
   for (; b + kPairBlocks <= tile.blocks; b += kPairBlocks)
-    score_block<Q, kPairBlocks>(q, tile.block + b, dim, scores + b * kBlockTokens);
+    score_block<Q, kPairBlocks>(q, tile.block + b, ahead(b), dim, scores + b * kBlockTokens);
   if constexpr (kPairBlocks > 2)
     for (; b + 2 <= tile.blocks; b += 2)
-      score_block<Q, 2>(q, tile.block + b, dim, scores + b * kBlockTokens);
-  for (; b < tile.blocks; ++b) score_block<Q, 1>(q, tile.block + b, dim, scores + b * kBlockTokens);
+      score_block<Q, 2>(q, tile.block + b, ahead(b), dim, scores + b * kBlockTokens);
+  for (; b < tile.blocks; ++b)
+    score_block<Q, 1>(q, tile.block + b, ahead(b), dim, scores + b * kBlockTokens);
 }
 
 // values[query] += sum over tokens [from, to) of p[query][token] * V[token], tokens ascending.
 template <int Q, int D>
 void weigh_dims(const float* p, const Tile& tile, int dim, int d0, int from, int to,
                 float* const* values) {
-  Vec acc[Q][D];
-  for (int i = 0; i < Q; ++i)
-    for (int j = 0; j < D; ++j) acc[i][j] = Vec::load(values[i] + d0 + j * Vec::W);
+  Vec acc[Q * D];
+  unroll<Q>([&](auto i) INLINE {
+    unroll<D>([&](auto j) INLINE { acc[i * D + j] = Vec::load(values[i] + d0 + j * Vec::W); });
+  });
   for (int t = from; t < to; ++t) {
-    const uint16_t* v =
-        tile.block[t / kBlockTokens] + dim * kBlockTokens + t % kBlockTokens * dim + d0;
+    const uint16_t* v = tile.block[t / kBlockTokens] + (kBlockTokens + t % kBlockTokens) * dim + d0;
     Vec x[Q];
-    for (int i = 0; i < Q; ++i) x[i] = Vec::set1(p[i * kTileTokens + t]);
-    for (int j = 0; j < D; ++j) {
+    unroll<Q>([&](auto i) INLINE { x[i] = Vec::set1(p[i * kTileTokens + t]); });
+    unroll<D>([&](auto j) INLINE {
       const Vec value = Vec::load_half(v + j * Vec::W);
-      for (int i = 0; i < Q; ++i) acc[i][j] = fma(x[i], value, acc[i][j]);
-    }
+      unroll<Q>([&](auto i) INLINE { acc[i * D + j] = fma(x[i], value, acc[i * D + j]); });
+    });
   }
-  for (int i = 0; i < Q; ++i)
-    for (int j = 0; j < D; ++j) acc[i][j].store(values[i] + d0 + j * Vec::W);
+  unroll<Q>([&](auto i) INLINE {
+    unroll<D>([&](auto j) INLINE { acc[i * D + j].store(values[i] + d0 + j * Vec::W); });
+  });
 }
 
 template <int Q>
@@ -141,11 +165,6 @@ constexpr TileFunction kTileFunctions[] = {
 #endif
 };
 
-void prefetch(const uint16_t* block, int dim) {
-  const char* p = reinterpret_cast<const char*>(block);
-  for (int i = 0; i < dim * kBlockTokens * 4; i += 64) __builtin_prefetch(p + i, 0, 2);
-}
-
 void attend_rows(const AttentionTask& t, int tile_start, int first_query, const Tile& tile,
                  Partial out, float* lanes, float* scores) {
   const int queries = t.rows * t.group;
@@ -178,10 +197,13 @@ void attend(const AttentionTask& t, int split, Partial out, float* scratch) {
     const int tokens = end - start < kTileTokens ? end - start : kTileTokens;
     Tile tile;
     tile.blocks = (tokens + kBlockTokens - 1) / kBlockTokens;
+    // Many rows use a tile more often than fetching it costs.
+    tile.fetch = t.rows == 1 && tile.blocks == kTileBlocks;
     for (int b = 0; b < tile.blocks; ++b) {
-      const int next = start / kBlockTokens + b + kTileBlocks;
-      if (next * kBlockTokens < end) prefetch(t.pool + t.blocks[next] * t.block_stride, t.head_dim);
-      tile.block[b] = t.pool + t.blocks[start / kBlockTokens + b] * t.block_stride;
+      const int index = start / kBlockTokens + b, next = index + kTileBlocks;
+      tile.block[b] = t.pool + t.blocks[index] * t.block_stride;
+      const bool there = next * kBlockTokens < end;
+      tile.ahead[b] = there ? t.pool + t.blocks[next] * t.block_stride : tile.block[b];
     }
     const int unseeing = start - t.position > 0 ? start - t.position : 0;  // rows before it
     attend_rows(t, start, unseeing * t.group, tile, out, lanes, scores);
@@ -209,6 +231,8 @@ void normalise(const float* values, float sum, int dim, float* x) {
   const Vec inverse = Vec::set1(1.0f / sum);
   for (int d = 0; d < dim; d += Vec::W) (Vec::load(values + d) * inverse).store(x + d);
 }
+
+#undef INLINE
 
 }  // namespace
 }  // namespace headway::HEADWAY_ISA_NS

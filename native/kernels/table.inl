@@ -1,4 +1,7 @@
 // The table of one instruction set. The including file defines HEADWAY_ISA and HEADWAY_ISA_NS.
+#include <type_traits>
+#include <utility>
+
 #include "kernels/kernels.hpp"
 #include "kernels/vec.hpp"
 

@@ -179,21 +179,41 @@ inline Vec zero_below(Vec a, Vec x, Vec limit) {
 
 #endif
 
-// Sum and maximum of the lanes, always in the same tree.
+// Sum and maximum of the lanes. The sum is always taken in the same tree: upper half to lower half.
+#if HEADWAY_ISA > 0
+inline float reduce_add(__m256 a) {
+  __m128 x = _mm_add_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps(a, 1));
+  x = _mm_add_ps(x, _mm_movehl_ps(x, x));
+  return _mm_cvtss_f32(_mm_add_ss(x, _mm_movehdup_ps(x)));
+}
+inline float reduce_max(__m256 a) {
+  __m128 x = _mm_max_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps(a, 1));
+  x = _mm_max_ps(x, _mm_movehl_ps(x, x));
+  return _mm_cvtss_f32(_mm_max_ss(x, _mm_movehdup_ps(x)));
+}
+#endif
+#if HEADWAY_ISA == 2
 inline float reduce_add(Vec a) {
-  float t[Vec::W];
-  a.store(t);
-  for (int n = Vec::W / 2; n > 0; n /= 2)
-    for (int i = 0; i < n; ++i) t[i] += t[i + n];
-  return t[0];
+  return reduce_add(_mm256_add_ps(_mm512_castps512_ps256(a.v), _mm512_extractf32x8_ps(a.v, 1)));
 }
 inline float reduce_max(Vec a) {
-  float t[Vec::W];
-  a.store(t);
-  float m = t[0];
-  for (int i = 1; i < Vec::W; ++i) m = t[i] > m ? t[i] : m;
+  return reduce_max(_mm256_max_ps(_mm512_castps512_ps256(a.v), _mm512_extractf32x8_ps(a.v, 1)));
+}
+#elif HEADWAY_ISA == 1
+inline float reduce_add(Vec a) { return reduce_add(a.v); }
+inline float reduce_max(Vec a) { return reduce_max(a.v); }
+#else
+inline float reduce_add(Vec a) {
+  for (int n = Vec::W / 2; n > 0; n /= 2)
+    for (int i = 0; i < n; ++i) a.v[i] += a.v[i + n];
+  return a.v[0];
+}
+inline float reduce_max(Vec a) {
+  float m = a.v[0];
+  for (int i = 1; i < Vec::W; ++i) m = a.v[i] > m ? a.v[i] : m;
   return m;
 }
+#endif
 
 // e^x to about 1 ulp for x <= 88; exactly 0 below -87. Range reduction by ln 2 in two parts and a
 // polynomial of degree 7 (Taylor, |r| <= ln(2)/2). The same function serves full vectors and tails.
