@@ -96,7 +96,7 @@ class ChoiceText:
     """The text of one choice. A token leaves together with the last of its text, so the tokens
     given out in all are those that the answer keeps.
 
-        tokens:  [ given out .... ][ _held ................. ]
+        tokens:  [ given out ][ _due ][ _held .............. ]
         text:    [ shown ............ ][ held by the matcher ]
 
     silent: token ids that show no text (those that end the answer).
@@ -109,6 +109,7 @@ class ChoiceText:
         self._silent = silent
         self._matcher = StopMatcher(stops)
         self._held: list[_Held] = []
+        self._due: list[TokenInfo] = []
         self._ready: list[str] = []
         self._pushed_chars = 0
         self._shown_chars = 0.0
@@ -122,7 +123,7 @@ class ChoiceText:
     @property
     def keep_tokens(self) -> int:
         """After a hit: tokens of the answer, those with any text before the stop string."""
-        return self._given_out + self._num_due()
+        return self._given_out + len(self._due) + self._num_due()
 
     def push(self, info: TokenInfo) -> None:
         """Take a sampled token in."""
@@ -131,11 +132,17 @@ class ChoiceText:
             self._held.append(_Held(replace(info, shown=False), start, start))
             return
         piece = self._stream.push(info.token)
+        if not piece:
+            self._held.append(_Held(info, start, math.inf))
+            return
+        self._pushed_chars += len(piece)
+        shown = self._matcher.push(piece)
+        self._show(shown)
+        if not self._held and len(shown) == len(piece):
+            self._due.append(info)  # the common case: nothing is held back
+            return
         self._held.append(_Held(info, start, math.inf))
-        if piece:
-            self._pushed_chars += len(piece)
-            self._settle_ends()
-            self._show(self._matcher.push(piece))
+        self._settle_ends()
 
     def finish(self) -> None:
         """No token will follow: release everything that was held, unless a stop string cut it."""
@@ -147,10 +154,13 @@ class ChoiceText:
 
     def take(self) -> Released:
         """What became certain since the last call."""
-        due = self._num_due()
-        tokens = tuple(held.info for held in self._held[:due])
-        del self._held[:due]
-        self._given_out += due
+        if self._held:
+            count = self._num_due()
+            self._due += [held.info for held in self._held[:count]]
+            del self._held[:count]
+        tokens = tuple(self._due)
+        self._due.clear()
+        self._given_out += len(tokens)
         text = "".join(self._ready)
         self._ready.clear()
         return Released(text, tokens)
