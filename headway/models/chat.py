@@ -15,13 +15,13 @@ _MAX_TIME_FORMAT_CHARS = 100
 class TemplateLimits:
     """How much a rendering may do.
 
-    work: characters handled, an operation counting as 128. The default, a quarter of a million
+    work: characters handled, an operation counting as 256. The default, a quarter of a million
         operations, ends the worst template in seconds; a conversation of a hundred messages
         needs one or two thousand.
     output_chars: most characters of the result.
     """
 
-    work: int = 1 << 25
+    work: int = 1 << 26
     output_chars: int = 1 << 24
 
 

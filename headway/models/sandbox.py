@@ -7,7 +7,8 @@ runs, to the `Budget` of the rendering:
     loops              their passes, and the text that bodies write
     macros, blocks     the text that bodies write
     calls, filters     one operation, and the size of what they take and return
-    literals, slices   the size of the result, everything inside it counted as often as it appears
+    literals           their size, everything inside counted as often as it appears
+    slices             the size of the copy
     arithmetic, ~      the size of the result
     comparisons        the size of the right side
     output             its characters
@@ -23,15 +24,17 @@ import jinja2
 from jinja2 import nodes
 from jinja2.ext import Extension
 from jinja2.parser import Parser
-from jinja2.runtime import Context, Macro
+from jinja2.runtime import Context, LoopContext
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from headway.errors import InvalidRequestError
-from headway.models.template_budget import OPERATION, Budget
+from headway.models.template_budget import OPERATION, Budget, shallow_size
 from headway.models.template_filters import (
     BUDGET_KEY,
     JINJA_FILTERS,
+    JINJA_TESTS,
     OWN_FILTERS,
+    Cost,
     Plain,
     budget_of,
     charge_output,
@@ -70,9 +73,12 @@ class Sandbox(ImmutableSandboxedEnvironment):
             finalize=charge_output,
             extensions=["jinja2.ext.loopcontrols", _Generation],
         )
-        plain = {name: charging(self.filters[name], name) for name in JINJA_FILTERS.split()}
+        plain = {name: charging(self.filters[name], cost) for name, cost in JINJA_FILTERS.items()}
         self.filters = plain | OWN_FILTERS
-        self.tests = {name: charging(cast(Plain, test)) for name, test in self.tests.items()}
+        self.tests = {
+            name: charging(cast(Plain, test), JINJA_TESTS.get(name, Cost.WHOLE))
+            for name, test in self.tests.items()
+        }
         kept = ("range", "dict", "namespace")
         self.globals = {name: self.globals[name] for name in kept}
 
@@ -100,15 +106,17 @@ class Sandbox(ImmutableSandboxedEnvironment):
         """Charge for a call and make it."""
         budget = budget_of(context)
         budget.charge(OPERATION)
-        # A macro's arguments are only names for values; whatever uses them is charged itself.
-        if not isinstance(obj, Macro):
-            for value in (*args, *kwargs.values()):
-                budget.charge_value(value)
-            owner = getattr(obj, "__self__", None)
-            if isinstance(owner, str):
-                budget.charge_method(owner, obj.__name__, (*args, *kwargs.values()))
+        owner = getattr(obj, "__self__", None)
+        if isinstance(owner, str):
+            budget.charge_method(owner, obj.__name__, (*args, *kwargs.values()))
+        elif isinstance(owner, LoopContext):
+            # `loop.changed` compares.
+            budget.charge_value(args)
+        elif isinstance(obj, LoopContext):
+            for value in args:
+                budget.charge_items(value)
         result = super().call(context, obj, *args, **kwargs)
-        budget.charge_value(result)
+        budget.charge(shallow_size(result))
         return result
 
     def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
@@ -150,13 +158,11 @@ def _rewritten(node: nodes.Node) -> nodes.Node:
         node.expr = _through("charged value", node.expr)
     elif isinstance(node, nodes.Tuple) and node.ctx == "load":
         return _through("charged tuple", node)
-    elif isinstance(node, nodes.List | nodes.Dict) or _is_slice(node):
+    elif isinstance(node, nodes.List | nodes.Dict):
         return _through("charged value", node)
+    elif isinstance(node, nodes.Getitem) and isinstance(node.arg, nodes.Slice):
+        return _through("charged slice", node)
     return node
-
-
-def _is_slice(node: nodes.Node) -> bool:
-    return isinstance(node, nodes.Getitem) and isinstance(node.arg, nodes.Slice)
 
 
 def _charge_for_text(node: nodes.Node) -> nodes.Output:

@@ -1,17 +1,18 @@
 """What a chat template's rendering may cost, and what each operation on data does cost."""
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sized
 
 import jinja2
 from jinja2.runtime import Undefined
 
-OPERATION = 128
+OPERATION = 256
 """What one operation costs, in characters."""
 
 _MAX_INT_BITS = 4096
 _SCALARS = (str, int, float, bool, type(None), Undefined)
 _WIDE_FORMAT = re.compile(r"%[^%a-zA-Z]*(\*|\d{4})")
+_ITEM_CHARS = 4
 _PIECE_CHARS = 16
 """What each character costs where a string may become as many strings."""
 
@@ -51,6 +52,13 @@ class Budget:
         elif isinstance(value, int) and value.bit_length() > _MAX_INT_BITS:
             raise BudgetExceededError
 
+    def charge_items(self, value: object) -> None:
+        """For a pass over a value's items, or making a list of them."""
+        if isinstance(value, str):
+            self.charge(_PIECE_CHARS * len(value))
+        elif isinstance(value, Sized):
+            self.charge(OPERATION * len(value))
+
     def charge_text(self, value: object) -> None:
         """For a value that becomes text; only plain data may, or TemplateRuntimeError."""
         if not is_scalar(value) and not isinstance(value, list | tuple | dict):
@@ -84,7 +92,7 @@ class Budget:
         if operator == "%" and isinstance(left, str):
             self._charge_format(left, right)
         elif operator == "+":
-            self.charge(_size(left) + _size(right))
+            self.charge(shallow_size(left) + shallow_size(right))
         elif operator == "*":
             bits = max(bits, self._charge_product(left, right))
         elif operator == "**":
@@ -97,7 +105,7 @@ class Budget:
         """For left * right; returns the bits of a product of numbers."""
         for one, other in ((left, right), (right, left)):
             if isinstance(one, str | list | tuple) and isinstance(other, int):
-                self.charge(_size(one) * max(other, 0))
+                self.charge(shallow_size(one) * max(other, 0))
                 return 0
         return _bits(left) + _bits(right)
 
@@ -120,10 +128,11 @@ def is_scalar(value: object) -> bool:
     return isinstance(value, _SCALARS)
 
 
-def _size(value: object) -> int:
+def shallow_size(value: object) -> int:
+    """What a copy of a string or container costs, its items not copied."""
     if isinstance(value, str):
         return len(value)
-    return OPERATION * len(value) if isinstance(value, list | tuple) else 0
+    return _ITEM_CHARS * len(value) if isinstance(value, list | tuple | dict) else 0
 
 
 def _bits(value: object) -> int:

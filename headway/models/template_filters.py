@@ -2,32 +2,56 @@
 
 import json
 from collections.abc import Callable, Iterable
+from enum import Enum
 from typing import Any, cast
 
 import jinja2
 from jinja2 import pass_context
 from jinja2.runtime import Context
 
-from headway.models.template_budget import OPERATION, Budget, BudgetExceededError, is_scalar
+from headway.models.template_budget import (
+    OPERATION,
+    Budget,
+    BudgetExceededError,
+    is_scalar,
+    shallow_size,
+)
 
 Plain = Callable[..., Any]
 
 BUDGET_KEY = "rendering budget"
 """Where a rendering's context holds its budget: no variable of a template can have a space."""
 
-JINJA_FILTERS = """
-    abs attr capitalize count d default dictsort e escape first float int items last length list
-    lower map max min reject rejectattr reverse safe select selectattr sort string title trim
-    unique upper
-"""
-"""Jinja's own that templates may use."""
 
-_SPREADING = ("list", "map", "select", "reject", "selectattr", "rejectattr", "sort", "unique")
-"""Those that make a list of a string's characters."""
+class Cost(Enum):
+    """What a filter or test of Jinja's own takes time for."""
+
+    CONSTANT = "nothing that grows"
+    ITEMS = "each item, or character"
+    WHOLE = "everything inside, however deep"
+
+
+_OUTSIDE_FILTERS = "attr count d default first items last length safe"
+_ITEM_FILTERS = "list map reject rejectattr reverse select selectattr"
+_WHOLE_FILTERS = """
+    abs capitalize dictsort e escape float int lower max min sort string title unique upper
+"""
+JINJA_FILTERS = {
+    **dict.fromkeys(_OUTSIDE_FILTERS.split(), Cost.CONSTANT),
+    **dict.fromkeys(_ITEM_FILTERS.split(), Cost.ITEMS),
+    **dict.fromkeys(_WHOLE_FILTERS.split(), Cost.WHOLE),
+}
+"""Jinja's own filters that templates may use."""
+
+_OUTSIDE_TESTS = """
+    boolean callable defined divisibleby even false float integer iterable mapping none number odd
+    sameas sequence string true undefined
+"""
+JINJA_TESTS = dict.fromkeys(_OUTSIDE_TESTS.split(), Cost.CONSTANT)
+"""Jinja's own tests that look at the outside of a value; the others compare."""
 
 _MAX_INDENT = 64
 _MAX_DIGITS = 20
-_LIST_CHARS = 16
 
 
 def budget_of(context: Context) -> Budget:
@@ -44,9 +68,8 @@ _PASSED: dict[str, Callable[[Context], tuple[Any, ...]]] = {
 """What Jinja's own filters and tests ask to be given first."""
 
 
-def charging(plain: Plain, name: str = "") -> Plain:
+def charging(plain: Plain, cost: Cost) -> Plain:
     """A filter or test that charges for its input first."""
-    spreads, strips = name in _SPREADING, name == "trim"
     wants = getattr(plain, "jinja_pass_arg", None)
     passed = _PASSED[wants.name if wants else ""]
 
@@ -54,12 +77,11 @@ def charging(plain: Plain, name: str = "") -> Plain:
     def charged(context: Context, value: Any, *args: Any, **kwargs: Any) -> Any:
         budget = budget_of(context)
         budget.charge(OPERATION)
-        for item in (value, *args, *kwargs.values()):
-            budget.charge_value(item)
-        if spreads and isinstance(value, str):
-            budget.charge(_LIST_CHARS * len(value))
-        if strips and args:
-            budget.charge_method(str(value), "strip", args)
+        if cost is Cost.ITEMS:
+            budget.charge_items(value)
+        elif cost is Cost.WHOLE:
+            for item in (value, *args, *kwargs.values()):
+                budget.charge_value(item)
         return plain(*passed(context), value, *args, **kwargs)
 
     return charged
@@ -69,7 +91,7 @@ def charging(plain: Plain, name: str = "") -> Plain:
 def charge_loop(context: Context, value: Any) -> Any:
     """What a loop runs over, as something with a length; charged for every pass."""
     items = value if hasattr(value, "__len__") else list(value)
-    budget_of(context).charge(OPERATION * len(items))
+    budget_of(context).charge_items(items)
     return items
 
 
@@ -97,6 +119,13 @@ def charge_value(context: Context, value: Any) -> Any:
 
 
 @pass_context
+def charge_slice(context: Context, value: Any) -> Any:
+    """A piece of a string or list, charged for the copy."""
+    budget_of(context).charge(OPERATION + shallow_size(value))
+    return value
+
+
+@pass_context
 def charge_tuple(context: Context, value: tuple[Any, ...]) -> tuple[Any, ...]:
     """A tuple of plain values; Python hashes nested ones all the way down, each time."""
     if not all(is_scalar(item) for item in value):
@@ -117,11 +146,18 @@ def _join(context: Context, value: Iterable[Any], d: str = "", attribute: Any = 
     """Jinja's join."""
     if attribute is not None:
         value = context.environment.call_filter("map", value, [], {"attribute": attribute}, context)
-    if isinstance(value, str):
-        budget_of(context).charge(_LIST_CHARS * len(value))
+    budget_of(context).charge_items(value)
     parts, separator = list(value), str(d)
     budget_of(context).charge_join(separator, parts)
     return separator.join(map(str, parts))
+
+
+@pass_context
+def _trim(context: Context, value: str, chars: str | None = None) -> str:
+    """Jinja's trim."""
+    text = str(value)
+    budget_of(context).charge_method(text, "strip", () if chars is None else (chars,))
+    return text.strip(chars)
 
 
 @pass_context
@@ -200,6 +236,7 @@ OWN_FILTERS: dict[str, Plain] = {
     "charged body": charge_body,
     "charged concat": charge_concat,
     "charged value": charge_value,
+    "charged slice": charge_slice,
     "charged tuple": charge_tuple,
     "join": _join,
     "replace": _replace,
@@ -207,5 +244,6 @@ OWN_FILTERS: dict[str, Plain] = {
     "round": _round,
     "sum": _sum,
     "tojson": _tojson,
+    "trim": _trim,
 }
 """Filters of our own; no template can spell those with a space."""
