@@ -13,8 +13,11 @@ from starlette.types import ASGIApp
 from headway.errors import ConfigError
 from headway.server.gate import Gate
 
-_FAREWELL_S = 2.0
+_FAREWELL_S = 2
 """After cutting answers off: time for their last words to leave."""
+
+_BACKLOG = 2048
+"""Connections that may wait to be accepted; a burst of clients is not turned away."""
 
 
 def bind(host: str, port: int) -> socket.socket:
@@ -34,9 +37,14 @@ def bind(host: str, port: int) -> socket.socket:
         sock.bind(address)
     except OSError as error:
         sock.close()
-        reason = error.strerror or str(error)
-        raise ConfigError(f"Can't listen on {host}:{port}: {reason}; try another --port") from error
+        raise _taken((host, port), error) from error
     return sock
+
+
+def _taken(address: tuple[str | int, ...], error: OSError) -> ConfigError:
+    host, port = address[:2]
+    reason = error.strerror or str(error)
+    return ConfigError(f"can't listen on {host}:{port}: {reason}; try another --port")
 
 
 def is_loopback(sock: socket.socket) -> bool:
@@ -60,7 +68,8 @@ class Listener:
             access_log=False,
             server_header=False,
             timeout_keep_alive=75,
-            timeout_graceful_shutdown=int(_FAREWELL_S),
+            timeout_graceful_shutdown=_FAREWELL_S,
+            backlog=_BACKLOG,
         )
         self._server = _Server(config)
         self._gate = gate
@@ -69,7 +78,15 @@ class Listener:
         self._stopping: asyncio.Task[None] | None = None
 
     async def run(self, on_ready: Callable[[], None] | None = None) -> None:
-        """Serve until `stop` was called and everybody has left or been cut off."""
+        """Serve until `stop` was called and everybody has left or been cut off.
+
+        Raises ConfigError if another server came first on the same port.
+        """
+        try:
+            # Two may bind a port that neither listens on yet; the second one fails here.
+            self._sock.listen(_BACKLOG)
+        except OSError as error:
+            raise _taken(self._sock.getsockname(), error) from error
         serving = asyncio.create_task(self._server.serve(sockets=[self._sock]))
         while not self._server.started and not serving.done():
             await asyncio.sleep(0.005)

@@ -1,11 +1,16 @@
 """Stopping: new requests are refused, running ones end or are told why they don't."""
 
 import threading
+from contextlib import closing
 
 import httpx
 import openai
 import pytest
+from starlette.types import Receive, Scope, Send
 
+from headway.errors import ConfigError
+from headway.server.gate import Gate
+from headway.server.listen import Listener, bind
 from tests.server.fake_engine import FakeEngine, Script
 from tests.server.live import MODEL, eventually, live_server
 
@@ -58,3 +63,14 @@ def test_an_idle_server_stops_at_once() -> None:
         assert http.get("/health").status_code == 200
         server.call(server.listener.stop)
         eventually(lambda: not server.loop.is_running(), timeout_s=2)
+
+
+async def test_of_two_servers_that_bound_a_port_the_second_is_told() -> None:
+    async def nothing(scope: Scope, receive: Receive, send: Send) -> None:
+        raise NotImplementedError
+
+    first = bind("127.0.0.1", 0)
+    with closing(first), closing(bind("127.0.0.1", first.getsockname()[1])) as second:
+        first.listen()
+        with pytest.raises(ConfigError, match="try another --port"):
+            await Listener(nothing, Gate(), second, drain_s=0).run()
