@@ -9,19 +9,28 @@ import random
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
+import openai
 import pytest
 from openai import AsyncOpenAI
 
 from headway.core.config import SchedulerConfig
 from headway.core.plan import Capacity
+from headway.core.request import ClassCounts
 from headway.core.scheduler import Scheduler
 from headway.core.types import ServiceClass
 from headway.engine.engine import Engine, Surroundings
-from headway.engine.options import ModelLimits
+from headway.engine.options import LoopOptions, ModelLimits, QueueLimits
 from headway.server.metrics import Metrics
 from headway.server.model import ServedModel
 from headway.server.tiers import ModelNames
-from headway.testing import LinearDuration, Script, ScriptedExecutor, WallClock, make_capacity
+from headway.testing import (
+    LinearDuration,
+    Mishaps,
+    Script,
+    ScriptedExecutor,
+    WallClock,
+    make_capacity,
+)
 from headway.testing.text import ByteTokenizer
 from tests.engine.helpers import EOS, Rig, oracle, running
 from tests.server.fake_engine import PlainChat
@@ -35,15 +44,18 @@ FAST = LinearDuration(step_s=0.0005, token_s=0.00001, block_s=0.00001)
 
 @contextmanager
 def real_server(
-    capacity: Capacity, duration: LinearDuration = FAST
+    capacity: Capacity,
+    duration: LinearDuration = FAST,
+    mishaps: Mishaps | None = None,
+    options: LoopOptions | None = None,
 ) -> Iterator[tuple[LiveServer, Rig]]:
     """A server over an engine over the scripted executor, in real time."""
     metrics, clock = Metrics(), WallClock()
-    executor = ScriptedExecutor(capacity, Script(300), duration=duration, clock=clock)
+    executor = ScriptedExecutor(capacity, Script(300), mishaps, duration, clock)
     scheduler = Scheduler(capacity, SchedulerConfig())
     limits = ModelLimits.from_capacity(capacity, frozenset({EOS}))
     surroundings = Surroundings(clock, random.Random(7), [metrics])
-    engine = Engine(scheduler, executor, TEXTS, limits, surroundings)
+    engine = Engine(scheduler, executor, TEXTS, limits, surroundings, options)
     model = ServedModel(ModelNames(MODEL), TEXTS, PlainChat(), created=1)
     with (
         running(Rig(engine, executor, scheduler, clock)) as rig,
@@ -179,3 +191,84 @@ def test_usage_tells_what_came_from_the_prefix_cache() -> None:
             details.append(answer.usage.prompt_tokens_details)
     cached = [0 if detail is None else detail.cached_tokens for detail in details]
     assert cached == [0, 48]
+
+
+def test_swapped_out_requests_whose_clients_leave_are_dropped() -> None:
+    capacity = make_capacity(kv_blocks=8, host_blocks=16, max_seqs=4, vocab_size=300)
+    with real_server(capacity, LinearDuration(step_s=0.005)) as (server, rig):
+        client = server.client()
+
+        def batch() -> ClassCounts:
+            return rig.engine.snapshot().classes[ServiceClass.BATCH]
+
+        leaving = [
+            client.completions.create(
+                model=f"{MODEL}:batch",
+                prompt=prompt_of(i, 40),
+                max_tokens=20,
+                stream=True,
+                extra_body={"ignore_eos": True},
+            )
+            for i in range(2)
+        ]
+        for stream in leaving:
+            next(stream)
+        realtime = client.completions.create(
+            model=f"{MODEL}:realtime",
+            prompt=prompt_of(9, 90),
+            max_tokens=30,
+            stream=True,
+            extra_body={"ignore_eos": True},
+        )
+        next(realtime)
+        assert batch().swapped + batch().waiting > 0
+        for stream in leaving:
+            stream.close()
+        eventually(lambda: batch() == ClassCounts())
+        assert len(list(realtime)) > 0
+        eventually(rig.idle)
+        ended = 'headway_finished_total{reason="abort",service_class="batch"}'
+        assert server.gauges()[ended] == 2
+
+
+def test_health_turns_red_when_steps_fail_and_clients_are_told() -> None:
+    mishaps = Mishaps(fail_steps=frozenset({3, 4}))
+    with real_server(make_capacity(vocab_size=300), mishaps=mishaps) as (server, rig):
+        http, client = server.http(), server.client()
+        for _ in range(2):
+            assert http.get("/health").status_code == 200
+            with pytest.raises(openai.APIError, match="failed"):
+                # In the stream, or as its status where nothing was sent before.
+                list(client.completions.create(model=MODEL, prompt="x", stream=True))
+        assert http.get("/health").status_code == 503
+        # The next step works, and that is what health is about.
+        assert client.completions.create(model=MODEL, prompt="x", max_tokens=2).choices
+        assert http.get("/health").status_code == 200
+        eventually(rig.idle)
+
+
+async def test_a_burst_beyond_the_queue_limit_is_turned_away_at_once() -> None:
+    options = LoopOptions(queues=QueueLimits(standard=10, batch=5))
+    capacity = make_capacity(max_seqs=1, vocab_size=300)
+    with real_server(capacity, LinearDuration(step_s=0.02), options=options) as (server, rig):
+        async with server.async_client() as client:
+
+            async def one(number: int, label: str) -> str:
+                try:
+                    await streamed(client, prompt_of(number, 8), label, 3)
+                except openai.RateLimitError as error:
+                    assert int(error.response.headers["retry-after"]) >= 1
+                    return "refused"
+                return "answered"
+
+            first = asyncio.create_task(streamed(client, prompt_of(0, 8), "realtime", 100))
+            while rig.engine.snapshot().classes[ServiceClass.REALTIME].running == 0:
+                await asyncio.sleep(0.005)
+            outcomes = await asyncio.gather(
+                *(one(1 + i, "batch") for i in range(20)),
+                *(one(21 + i, "standard") for i in range(20)),
+                *(one(41 + i, "realtime") for i in range(5)),
+            )
+            await first
+    assert [outcomes[:20].count("answered"), outcomes[20:40].count("answered")] == [5, 10]
+    assert outcomes[40:] == ["answered"] * 5
