@@ -2,12 +2,16 @@
 
 from dataclasses import dataclass
 
-_FEATURES = 5
-_FORGET = 0.995
 _SCALES = (1.0, 0.01, 0.00002, 0.1, 0.0002)
-"""Typical size of 1 / feature, so that one covariance suits all of them."""
-_MAX_TRACE = 20.0
-"""Forgetting stops here: what the load does not excite must not blow up."""
+"""Typical size of 1 / feature, so that all of them weigh alike."""
+_FEATURES = len(_SCALES)
+_FORGET = 0.995
+_ANCHOR = 0.001
+"""How much the last estimate counts beside the observations: what the load does not excite stays
+as it was."""
+_SWEEPS = 4
+_CERTAIN = 0.5
+"""Nothing is clipped while the usual error is above this: the model has yet to learn."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,59 +46,74 @@ class StepLoad:
 class StepModel:
     """seconds ≈ c0 + c1·prefill tokens + c2·prefill tokens·context + c3·rows + c4·context.
 
-    Recursive least squares with forgetting; a residual beyond four times the usual error is
-    clipped, since one stolen time slice must not move the model. Coefficients below zero count
-    as zero.
+    Least squares of the relative error over late steps, no coefficient below zero. The normal
+    equations are kept with exponential forgetting and solved by a few sweeps of projected
+    Gauss-Seidel from the last estimate, which can't diverge. A residual beyond four times what is
+    usual for its kind of step (with prefill, without) is clipped, since one stolen time slice must
+    not move the model.
     """
 
     def __init__(self) -> None:
         """A vague prior: 2 ms a step and 1 ms a token."""
         self._weights = [0.002, 0.001 / _SCALES[1], 0.0, 0.001 / _SCALES[3], 0.0]
-        self._cov = [[1.0 if i == j else 0.0 for j in range(_FEATURES)] for i in range(_FEATURES)]
-        self._error_s = 0.0
+        self._normal = [[0.0] * _FEATURES for _ in range(_FEATURES)]
+        self._target = [0.0] * _FEATURES
+        self._usual_error = {False: 1.0, True: 1.0}
         self.steps = 0
         self.relative_error = 0.0
 
     def predict(self, load: StepLoad) -> float:
         """Seconds a step of this load takes."""
-        row = _features(load)
-        return sum(max(w, 0.0) * x for w, x in zip(self._weights, row, strict=True))
+        return sum(w * x for w, x in zip(self._weights, _features(load), strict=True))
 
     def prefill_room(self, load: StepLoad, context: int, limit_s: float) -> int:
         """Most prefill tokens at `context` that can join `load` within `limit_s`; 0 if none."""
         left = limit_s - self.predict(load)
         if left <= 0:
             return 0
-        linear = (
-            max(self._weights[1], 0.0) * _SCALES[1]
-            + max(self._weights[2], 0.0) * _SCALES[2] * context
-        )
+        linear = self._weights[1] * _SCALES[1] + self._weights[2] * _SCALES[2] * context
         return int(min(left / linear, _NO_LIMIT)) if linear > 0 else _NO_LIMIT
 
     def prefill_seconds(self, tokens: int) -> float:
         """Seconds to compute a prefix of `tokens` again."""
         load = StepLoad(prefill_tokens=tokens, prefill_context=tokens * tokens // 2)
-        return self.predict(load) - max(self._weights[0], 0.0)
+        return self.predict(load) - self._weights[0]
 
     def observe(self, load: StepLoad, seconds: float) -> None:
         """Learn from a step that was computed."""
-        row = _features(load)
-        self.relative_error = abs(self.predict(load) - seconds) / max(seconds, 1e-9)
-        residual = seconds - sum(w * x for w, x in zip(self._weights, row, strict=True))
-        limit = max(4 * self._error_s, 1e-4) if self.steps > 20 else float("inf")
-        clipped = min(max(residual, -limit), limit)
-        self._error_s += 0.05 * (min(abs(residual), 4 * limit) - self._error_s)
-        gain_row = [sum(c * x for c, x in zip(line, row, strict=True)) for line in self._cov]
-        trace = sum(self._cov[i][i] for i in range(_FEATURES))
-        forget = _FORGET if trace < _MAX_TRACE else 1.0
-        denominator = forget + sum(x * g for x, g in zip(row, gain_row, strict=True))
-        gain = [g / denominator for g in gain_row]
-        self._weights = [w + g * clipped for w, g in zip(self._weights, gain, strict=True)]
-        self._cov = [
-            [(c - gain[i] * gain_row[j]) / forget for j, c in enumerate(line)]
-            for i, line in enumerate(self._cov)
-        ]
+        seconds = max(seconds, 1e-9)
+        predicted = self.predict(load)
+        self.relative_error = abs(predicted - seconds) / seconds
+        believed = self._clipped(predicted, seconds, load.prefill_tokens > 0)
+        row = [x / believed for x in _features(load)]
+        for i, x in enumerate(row):
+            self._target[i] = _FORGET * self._target[i] + x
+            line = self._normal[i]
+            self._normal[i] = [_FORGET * a + x * y for a, y in zip(line, row, strict=True)]
+        self._solve()
         self.steps += 1
+
+    def _clipped(self, predicted: float, seconds: float, prefill: bool) -> float:
+        """The time to learn from: as measured, unless that is far out for such a step."""
+        usual = self._usual_error[prefill]
+        limit = 4 * usual
+        error = seconds / max(predicted, 1e-9) - 1
+        self._usual_error[prefill] += 0.05 * (min(abs(error), 4 * limit, 1.0) - usual)
+        if usual > _CERTAIN or abs(error) <= max(limit, 0.02):
+            return seconds
+        return predicted * (1 + limit if error > 0 else max(1 - limit, 0.1))
+
+    def _solve(self) -> None:
+        """Improve the weights on the normal equations, held near where they were."""
+        weights, last = list(self._weights), self._weights
+        for _ in range(_SWEEPS):
+            for i, line in enumerate(self._normal):
+                others = (
+                    sum(a * w for a, w in zip(line, weights, strict=True)) - line[i] * weights[i]
+                )
+                wanted = self._target[i] - others + _ANCHOR * last[i]
+                weights[i] = max(wanted / (line[i] + _ANCHOR), 0.0)
+        self._weights = weights
 
 
 def _features(load: StepLoad) -> tuple[float, ...]:

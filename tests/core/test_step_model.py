@@ -1,0 +1,102 @@
+"""The online model of a step's time: what it learns, and what must not move it."""
+
+import random
+import statistics
+from collections.abc import Callable
+
+import pytest
+
+from headway.core.step_model import StepLoad, StepModel
+
+Clock = Callable[[StepLoad], float]
+
+
+def accelerator(load: StepLoad) -> float:
+    """A roofline: weights are read once a step, however few tokens there are."""
+    tokens = load.prefill_tokens + load.decode_rows
+    attention = 1.2e-9 * load.prefill_context + 5e-8 * load.decode_context
+    return 0.001 + max(0.005, 2.7e-5 * tokens) + attention
+
+
+def processor(load: StepLoad) -> float:
+    """Time in proportion to the tokens, a thousand times as slow."""
+    tokens = load.prefill_tokens + load.decode_rows
+    return 0.0005 + 0.0008 * tokens + 1e-6 * load.decode_context + 5e-7 * load.prefill_context
+
+
+def mixed_loads(count: int, seed: int) -> list[StepLoad]:
+    """Decode steps of changing size, now and then with a prefill chunk."""
+    draw = random.Random(seed)
+    loads, rows = [], 1
+    for _ in range(count):
+        rows = min(max(rows + draw.choice((-1, 0, 1)), 1), 64)
+        load = StepLoad(0, 0, rows, rows * draw.randrange(100, 2000))
+        if draw.random() < 0.05:
+            load = load.plus(draw.randrange(16, 2048), draw.randrange(4000), decoding=False)
+        loads.append(load)
+    return loads
+
+
+@pytest.mark.parametrize("clock", [accelerator, processor])
+def test_the_error_is_small_after_200_steps_and_stays_so(clock: Clock) -> None:
+    model = StepModel()
+    errors = []
+    for load in mixed_loads(6000, seed=1):
+        model.observe(load, clock(load))
+        errors.append(model.relative_error)
+    assert statistics.median(errors[200:1000]) < 0.1
+    assert statistics.median(errors[-1000:]) < 0.1
+    assert max(errors[-1000:]) < 1
+
+
+def test_a_rare_prefill_chunk_is_predicted_too() -> None:
+    model = StepModel()
+    loads = mixed_loads(4000, seed=2)
+    errors = []
+    for load in loads:
+        model.observe(load, accelerator(load))
+        errors.append((load.prefill_tokens, model.relative_error))
+    prefill = [error for tokens, error in errors[1000:] if tokens > 256]
+    assert statistics.median(prefill) < 0.15
+
+
+def test_what_the_load_does_not_excite_stays_as_it_was() -> None:
+    model = StepModel()
+    for load in mixed_loads(2000, seed=3):
+        model.observe(load, processor(load))
+    before = model.prefill_seconds(500)
+    for _ in range(20_000):
+        load = StepLoad(0, 0, 8, 8 * 500)
+        model.observe(load, processor(load))
+    assert model.prefill_seconds(500) == pytest.approx(before, rel=0.05)
+
+
+def test_one_stolen_time_slice_moves_the_prediction_little() -> None:
+    model = StepModel()
+    for load in mixed_loads(2000, seed=4):
+        model.observe(load, processor(load))
+    load = StepLoad(0, 0, 8, 8 * 500)
+    before = model.predict(load)
+    model.observe(load, 40 * processor(load))
+    assert model.predict(load) == pytest.approx(before, rel=0.05)
+
+
+def test_a_machine_that_slows_down_is_followed() -> None:
+    model = StepModel()
+    for load in mixed_loads(2000, seed=5):
+        model.observe(load, processor(load))
+    for load in mixed_loads(1500, seed=6):
+        model.observe(load, 3 * processor(load))
+    load = StepLoad(0, 0, 8, 8 * 500)
+    assert model.predict(load) == pytest.approx(3 * processor(load), rel=0.1)
+
+
+def test_prefill_room_is_what_fits() -> None:
+    model = StepModel()
+    for load in mixed_loads(3000, seed=7):
+        model.observe(load, processor(load))
+    rows = StepLoad(0, 0, 4, 4 * 500)
+    room = model.prefill_room(rows, 0, 0.1)
+    assert room > 0
+    assert model.predict(StepLoad(room, 0, 4, 4 * 500)) == pytest.approx(0.1, rel=0.02)
+    assert model.prefill_room(rows, 0, model.predict(rows) / 2) == 0
