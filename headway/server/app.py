@@ -1,18 +1,45 @@
 """Puts the HTTP application together."""
 
+from typing import Any
+
 from fastapi import FastAPI, Request
+from pydantic import BaseModel
+from pydantic.json_schema import JsonSchemaMode, models_json_schema
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
 from headway.errors import HeadwayError
 from headway.server.auth import KeyGuard
 from headway.server.errors import ApiError, from_exception, internal_error
-from headway.server.routes import Service, build_router
+from headway.server.routes import BODIES, Service, build_router
+
+_API_VERSION = "1"
+_SCHEMAS = "#/components/schemas/{model}"
+
+
+class _App(FastAPI):
+    """Describes request bodies too, which the routes validate themselves."""
+
+    def openapi(self) -> dict[str, Any]:
+        """The OpenAPI document."""
+        document = super().openapi()
+        kinds: list[tuple[type[BaseModel], JsonSchemaMode]] = [
+            (kind, "validation") for kind in BODIES.values()
+        ]
+        _, schemas = models_json_schema(kinds, ref_template=_SCHEMAS)
+        document.setdefault("components", {}).setdefault("schemas", {}).update(schemas["$defs"])
+        for path, kind in BODIES.items():
+            content = {"schema": {"$ref": _SCHEMAS.format(model=kind.__name__)}}
+            document["paths"][path]["post"]["requestBody"] = {
+                "content": {"application/json": content},
+                "required": True,
+            }
+        return document
 
 
 def build_app(service: Service) -> FastAPI:
     """The ASGI application of a service. Every error has OpenAI's body."""
-    app = FastAPI(title="Headway", docs_url=None, redoc_url=None)
+    app = _App(title="Headway", version=_API_VERSION, docs_url=None, redoc_url=None)
     app.include_router(build_router(service))
     for kind in (ApiError, HeadwayError, HTTPException, Exception):
         app.add_exception_handler(kind, _answer_error)

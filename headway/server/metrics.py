@@ -20,6 +20,7 @@ _MS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000, 30_000)
 _TOKEN_BOUNDS_S = tuple(ms / 1000 for ms in _MS)
 _QUEUE_BOUNDS_S = (*_TOKEN_BOUNDS_S, 60.0, 120.0, 300.0, 600.0, 1800.0, 3600.0)
 _TOKEN_KINDS = ("prompt", "cached", "generated", "recomputed")
+_TOKENS_HELP = "Tokens: generated ones as they come, the others when their request ends."
 _REQUEST_STATES = ("waiting", "running", "paused", "swapped")
 _BLOCK_STATES = ("free", "used", "cached")
 
@@ -85,6 +86,7 @@ class Metrics:
     def on_tokens(self, service_class: ServiceClass, gaps_s: Sequence[float], first: bool) -> None:
         """Tokens of one request in one step."""
         figures = self._classes[service_class]
+        figures.tokens["generated"] += len(gaps_s)
         histogram = figures.ttft if first else figures.itl
         for gap_s in gaps_s:
             histogram.observe(gap_s)
@@ -94,11 +96,12 @@ class Metrics:
         self._classes[service_class].preemptions[kind] += 1
 
     def on_finished(self, service_class: ServiceClass, reason: FinishReason, usage: Usage) -> None:
-        """A request ended. Its tokens are counted now, aborted and failed requests' too."""
+        """A request ended, aborted and failed ones too. What it generated is counted already."""
         figures = self._classes[service_class]
         figures.finished[reason.value] += 1
-        for kind in _TOKEN_KINDS:
-            figures.tokens[kind] += getattr(usage, kind)
+        figures.tokens["prompt"] += usage.prompt
+        figures.tokens["cached"] += usage.cached
+        figures.tokens["recomputed"] += usage.recomputed
 
     def collect(self) -> "Iterable[Metric]":
         """All metric families, for a registry."""
@@ -141,7 +144,7 @@ class Metrics:
         named: list[tuple[str, str, str, Callable[[ClassFigures], dict[str, int]]]] = [
             ("headway_preemptions", "Preemptions.", "kind", lambda f: f.preemptions),
             ("headway_finished", "Requests ended.", "reason", lambda f: f.finished),
-            ("headway_tokens", "Tokens of ended requests.", "kind", lambda f: f.tokens),
+            ("headway_tokens", _TOKENS_HELP, "kind", lambda f: f.tokens),
         ]
         for name, text, label, values in named:
             family = CounterMetricFamily(name, text, labels=["service_class", label])

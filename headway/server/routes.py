@@ -3,7 +3,7 @@
 import asyncio
 import secrets
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
@@ -26,6 +26,11 @@ from headway.server.translate import chat_requests, completion_requests
 
 B = TypeVar("B", bound=GenerationBody)
 Translate = Callable[[B, ServiceClass, ServedModel], list[GenerationRequest]]
+
+CHAT_PATH = "/v1/chat/completions"
+COMPLETION_PATH = "/v1/completions"
+BODIES: dict[str, type[GenerationBody]] = {CHAT_PATH: ChatBody, COMPLETION_PATH: CompletionBody}
+"""What is posted where."""
 
 _INLINE_BYTES = 16 * 1024
 
@@ -150,18 +155,8 @@ class Service:
 def build_router(service: Service) -> APIRouter:
     """All routes of a service."""
     router = APIRouter()
-    posts: list[tuple[str, Callable[[Request], Awaitable[Response]], type[GenerationBody]]] = [
-        ("/v1/chat/completions", service.chat, ChatBody),
-        ("/v1/completions", service.completion, CompletionBody),
-    ]
-    for path, endpoint, body in posts:
-        schema = body.model_json_schema()
-        router.add_api_route(
-            path,
-            endpoint,
-            methods=["POST"],
-            openapi_extra={"requestBody": {"content": {"application/json": {"schema": schema}}}},
-        )
+    router.add_api_route(CHAT_PATH, service.chat, methods=["POST"])
+    router.add_api_route(COMPLETION_PATH, service.completion, methods=["POST"])
     router.add_api_route("/v1/models", service.models, methods=["GET"])
     router.add_api_route("/v1/models/{name:path}", service.model_card, methods=["GET"])
     router.add_api_route("/health", service.health, methods=["GET"])

@@ -1,5 +1,7 @@
 """Errors: OpenAI's body for every status, and inside a broken stream."""
 
+import json
+import re
 from collections.abc import Callable
 
 import httpx
@@ -163,3 +165,15 @@ def test_health_follows_the_engine() -> None:
         engine.healthy = False
         assert error_of(http.get("/health"), 503)["code"] == "engine_unhealthy"
         assert http.get("/ready").status_code == 503
+
+
+def test_the_description_of_the_api_is_complete() -> None:
+    with live_server(FakeEngine()) as server:
+        text = server.http().get("/openapi.json").text
+    document = json.loads(text)
+    schemas = document["components"]["schemas"]
+    assert {"ChatBody", "CompletionBody", "Message"} <= set(schemas)
+    references = re.findall(r'"\$ref": ?"([^"]+)"', text)
+    assert references
+    for reference in references:
+        assert reference.removeprefix("#/components/schemas/") in schemas

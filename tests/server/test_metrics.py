@@ -30,7 +30,7 @@ def test_what_observers_are_told_is_shown() -> None:
     metrics.on_tokens(batch, [0.3], first=True)
     metrics.on_tokens(batch, [0.01, 0.02], first=False)
     metrics.on_preempted(batch, "swap")
-    metrics.on_finished(batch, FinishReason.ABORT, Usage(10, 4, 3, 2))
+    metrics.on_finished(batch, FinishReason.ABORT, Usage(10, 4, 99, 2))
     shown = samples(metrics)
     label = 'service_class="batch"'
     assert shown[f"headway_queue_seconds_sum{{{label}}}"] == 2.5
