@@ -8,7 +8,7 @@ from headway.core.reserve import promote
 from headway.core.residency import Residency
 from headway.core.selection import Item, select
 from headway.core.sequence import Sequence, blocks_for
-from headway.core.types import ServiceClass, State
+from headway.core.types import Lane, ServiceClass, State
 from headway.core.world import World
 
 _HYSTERESIS = 0.1
@@ -74,7 +74,7 @@ class TieredAdmission:
             if not sequence.seated and not self._residency.try_seat(sequence):
                 return
         blocked = _resume(self._world.queues[rank], self._residency)
-        while self._admit_one_fresh(rank, blocked):
+        while self._residency.lane is not Lane.DECODE and self._admit_one_fresh(rank, blocked):
             pass
 
     def _admit_one_fresh(self, rank: ServiceClass, blocked: Sequence | None) -> bool:
@@ -99,7 +99,7 @@ class TieredAdmission:
         """When blocks for a request that has to wait will have come free."""
         world, rank = self._world, blocked.rank
         peers = [s for s in world.residents.values() if s.rank <= rank]
-        free = world.device.available + self._residency.spare_blocks(rank)
+        free = world.device.available(self._residency.lane) + self._residency.spare_blocks(rank)
         forecast = Forecast(peers, world.measured.lengths, world.capacity.block_size)
         return forecast.relief(world.demand(blocked) - free)
 
@@ -149,7 +149,7 @@ class StaticAdmission:
     def admit(self, rank: ServiceClass) -> None:
         """A new batch in order of arrival, once nobody of the last one is left."""
         world, queue = self._world, self._world.queues[rank]
-        if any(s.state is State.RUNNING for s in world.residents.values()):
+        if world.residents:
             return
         while (oldest := queue.oldest()) and self._residency.enter_if_free(oldest):
             pass
@@ -177,7 +177,7 @@ class WeightedAdmission:
         self.gap = selection.gap
         chosen = {candidates[i] for i in selection.chosen}
         for sequence in self._residents():
-            if sequence not in chosen:
+            if sequence not in chosen and not sequence.in_flight:
                 self._residency.preempt(sequence)
         for sequence in waiting:
             if sequence in chosen:
@@ -191,7 +191,7 @@ class WeightedAdmission:
 
     def _growth_fits(self) -> bool:
         need = sum(self._next_blocks(s) - len(s.blocks) for s in self._world.residents.values())
-        return need <= self._world.device.available
+        return need <= self._world.device.available(self._residency.lane)
 
     def _value(self, sequence: Sequence) -> float:
         bonus = 1 + _HYSTERESIS if sequence.state is State.RUNNING else 1.0
@@ -212,7 +212,8 @@ class WeightedAdmission:
 
 
 def _resume(queue: ClassQueue, residency: Residency) -> Sequence | None:
-    """Bring preempted work back, most senior first; the first that does not fit, if any."""
+    """Bring preempted work back, most senior first; the first that can't come yet, if any: no room,
+    or another lane's affair."""
     for sequence in queue.resumed():
         if not residency.try_enter(sequence):
             return sequence

@@ -3,8 +3,11 @@
 Every block of a tier is in one of three states, and free + used + cached = total always:
 
     free     holds nothing anyone may read
-    used     referenced by at least one sequence (or reserved for a copy)
+    used     referenced by at least one sequence, or being copied out for one that left
     cached   referenced by nobody, its contents known by digest: prefix cache, evictable
+
+A block that is being copied out belongs to the lane that copies it: that lane's plan may write it,
+since its copies run first; anybody else waits until the copy has ended (`settle`).
 """
 
 from array import array
@@ -13,7 +16,7 @@ from collections.abc import Iterable, Sequence
 from hashlib import blake2b
 
 from headway.core.request import TierCounts
-from headway.core.types import BlockId
+from headway.core.types import BlockId, Lane
 
 _DIGEST_BYTES = 16
 
@@ -44,14 +47,15 @@ class BlockPool:
         self._free: list[BlockId] = [BlockId(i) for i in range(total - 1, -1, -1)]
         self._refs: list[int] = [0] * total
         self._cached: OrderedDict[BlockId, None] = OrderedDict()
+        self._copying: dict[Lane, dict[BlockId, None]] = {lane: {} for lane in Lane}
         self._digests: dict[BlockId, bytes] = {}
         self._contents: dict[BlockId, tuple[int, ...]] = {}
         self._index: dict[bytes, BlockId] = {}
 
-    @property
-    def available(self) -> int:
-        """Blocks that `allocate` can give: free ones and evictable prefix cache."""
-        return len(self._free) + len(self._cached)
+    def available(self, lane: Lane) -> int:
+        """Blocks that `allocate` can give a lane: free ones, evictable prefix cache, and what the
+        lane's own plan copies out."""
+        return len(self._free) + len(self._cached) + len(self._copying[lane])
 
     def counts(self) -> TierCounts:
         """Blocks by state."""
@@ -62,16 +66,16 @@ class BlockPool:
         """How many sequences hold the block."""
         return self._refs[block]
 
-    def allocate(self, count: int) -> list[BlockId]:
+    def allocate(self, count: int, lane: Lane) -> list[BlockId]:
         """Take `count` blocks with one reference each, evicting prefix cache where needed.
 
         Raises RuntimeError if fewer are available; nothing is taken then.
         """
-        if count > self.available:
-            raise RuntimeError(f"{count} blocks wanted, {self.available} available")
+        if count > self.available(lane):
+            raise RuntimeError(f"{count} blocks wanted, {self.available(lane)} available")
         taken: list[BlockId] = []
         for _ in range(count):
-            block = self._free.pop() if self._free else self._evict()
+            block = self._free.pop() if self._free else self._evict(lane)
             self._refs[block] = 1
             taken.append(block)
         return taken
@@ -81,9 +85,13 @@ class BlockPool:
         for block in blocks:
             self._refs[block] += 1
             self._cached.pop(block, None)
+            for copying in self._copying.values():
+                copying.pop(block, None)
 
-    def release(self, blocks: Sequence[BlockId]) -> None:
+    def release(self, blocks: Sequence[BlockId], copied_by: Lane | None = None) -> None:
         """Drop a reference to each; the last one frees the block, or leaves it as prefix cache.
+
+        copied_by: the lane whose plan copies the blocks out; nobody else gets them until `settle`.
 
         The tail goes first, so that it is evicted before what it depends on.
         """
@@ -94,10 +102,16 @@ class BlockPool:
             self._refs[block] = refs
             if refs:
                 continue
-            if block in self._digests:
-                self._cached[block] = None
+            if copied_by is not None:
+                self._copying[copied_by][block] = None
             else:
-                self._free.append(block)
+                self._give_back(block)
+
+    def settle(self, lane: Lane) -> None:
+        """The lane's copies have ended: what it did not use again is free, or prefix cache."""
+        copying, self._copying[lane] = self._copying[lane], {}
+        for block in copying:
+            self._give_back(block)
 
     def publish(self, block: BlockId, digest: bytes, tokens: Sequence[int]) -> None:
         """Make a full, computed block findable. The first block with a digest keeps it."""
@@ -131,17 +145,28 @@ class BlockPool:
             wrong = [i for i in range(self.total) if refs[i] != self._refs[i]]
             raise RuntimeError(f"reference counts differ from holders at blocks {wrong[:8]}")
         idle = {i for i in range(self.total) if not refs[i]}
-        if set(self._free) | set(self._cached) != idle or set(self._free) & set(self._cached):
+        states = [self._free, self._cached, *self._copying.values()]
+        if set().union(*states) != idle or sum(len(s) for s in states) != len(idle):
             raise RuntimeError("a block is in no state, or in two")
-        if len(self._free) != len(set(self._free)):
-            raise RuntimeError("a block is free twice")
         if {self._index[d]: d for d in self._index} != self._digests:
             raise RuntimeError("prefix index and digests differ")
         if not set(self._cached) <= set(self._digests):
             raise RuntimeError("a cached block has no digest")
 
-    def _evict(self) -> BlockId:
-        block, _ = self._cached.popitem(last=False)
-        del self._index[self._digests.pop(block)]
-        del self._contents[block]
+    def _give_back(self, block: BlockId) -> None:
+        if block in self._digests:
+            self._cached[block] = None
+        else:
+            self._free.append(block)
+
+    def _evict(self, lane: Lane) -> BlockId:
+        """Prefix cache first, then what the lane copies out; the contents are forgotten."""
+        if self._cached:
+            block, _ = self._cached.popitem(last=False)
+        else:
+            block, _ = self._copying[lane].popitem()
+        digest = self._digests.pop(block, None)
+        if digest is not None:
+            del self._index[digest]
+            del self._contents[block]
         return block

@@ -9,7 +9,7 @@ from math import ceil
 from headway.core.headroom import Forecast
 from headway.core.plan import BlockCopy
 from headway.core.sequence import Sequence, blocks_for
-from headway.core.types import PreemptKind, ServiceClass, State
+from headway.core.types import Lane, PreemptKind, ServiceClass, State
 from headway.core.victims import Cost, choose, preemption_cost, total_gain
 from headway.core.world import World
 
@@ -21,8 +21,9 @@ class Residency:
     moved: requests whose KV is being copied, by either way.
     """
 
-    def __init__(self, world: World, now: float) -> None:
-        """Nothing decided yet."""
+    def __init__(self, world: World, lane: Lane, now: float) -> None:
+        """Nothing decided yet; what the lane wanted last time is forgotten."""
+        self.lane = lane
         self._world = world
         self._now = now
         self.swap_out: list[BlockCopy] = []
@@ -31,6 +32,9 @@ class Residency:
         self.preempted: set[Sequence] = set()
         self._entered: set[Sequence] = set()
         self._spare: dict[ServiceClass, int] = {}
+        for sequence in world.residents.values():
+            if sequence.wanted_by is lane or lane is Lane.UNIFIED:
+                sequence.wanted_by = None
 
     # --- the reserve -------------------------------------------------------------------------
 
@@ -57,10 +61,10 @@ class Residency:
         need = blocks_for(tokens, world.capacity.block_size) - len(sequence.blocks)
         if need <= 0:
             return True
-        shortage = need - world.device.available
+        shortage = need - world.device.available(self.lane)
         if shortage > 0 and not self._take_for_growth(sequence, shortage):
             return False
-        sequence.blocks += world.device.allocate(need)
+        sequence.blocks += world.device.allocate(need, self.lane)
         self._spare.clear()
         return True
 
@@ -71,7 +75,7 @@ class Residency:
             return True
         members = sorted(self._world.residents.values(), key=lambda s: s.seniority, reverse=True)
         for victim in members:
-            if victim is not sequence and victim not in self._entered:
+            if victim is not sequence and not victim.in_flight and victim not in self._entered:
                 self.preempt(victim)
                 if self.grow(sequence, tokens):
                     return True
@@ -89,6 +93,7 @@ class Residency:
                 if total_gain(victims, self._world.device) >= shortage:
                     break
             else:
+                self._want(sequence, shortage)
                 return False
             self._world.measured.caution.on_growth_preemption()
         for victim in victims:
@@ -104,6 +109,7 @@ class Residency:
             if s.seniority > sequence.seniority
             and not s.promoted
             and s.computed >= s.protected_until
+            and not s.in_flight
             and s not in self._entered
         ]
 
@@ -112,18 +118,19 @@ class Residency:
     def try_enter(self, sequence: Sequence) -> bool:
         """Admit or resume a request, displacing lower classes for blocks and a seat if need be."""
         world = self._world
-        if not self.seat_obtainable(sequence) or sequence in self.preempted:
+        if not self.may_enter(sequence) or not self.seat_obtainable(sequence):
             return False
         spare = self.spare_blocks(sequence.rank)
-        free = world.device.available - self._reserved_blocks(sequence)
+        free = world.device.available(self.lane) - self._reserved_blocks(sequence)
         if world.demand(sequence) + self._headroom(sequence, spare) > free + spare:
+            self._want(sequence, world.demand(sequence) - free)
             return False
         while (shortage := world.demand(sequence) + self._reserved_blocks(sequence)) > (
-            world.device.available
+            world.device.available(self.lane)
         ):
             costs = self._costs(self._displaceable(sequence.rank))
             seconds = {s: c.seconds for s, c in costs.items()}
-            victims = choose(seconds, shortage - world.device.available, world.device)
+            victims = choose(seconds, shortage - world.device.available(self.lane), world.device)
             if victims is None:
                 return False
             for victim in victims:
@@ -133,17 +140,26 @@ class Residency:
         self._enter(sequence)
         return True
 
+    def may_enter(self, sequence: Sequence) -> bool:
+        """Whether this plan may bring a request in: its next work is this lane's, it has not just
+        been displaced, and no copy of its KV is under way."""
+        return (
+            sequence.works_on(self.lane)
+            and not sequence.in_flight
+            and sequence not in self.preempted
+        )
+
     def enter_if_free(self, sequence: Sequence) -> bool:
         """Admit or resume a request if it fits beside everyone who is there."""
         world = self._world
-        fits = world.demand(sequence) <= world.device.available and world.seats_free > 0
-        if not fits or sequence in self.preempted:
+        fits = world.demand(sequence) <= world.device.available(self.lane)
+        if not fits or not self.may_enter(sequence) or world.seats_free < 1:
             return False
         self._enter(sequence)
         return True
 
     def _enter(self, sequence: Sequence) -> None:
-        copies = self._world.enter(sequence, self._now)
+        copies = self._world.enter(sequence, self.lane, self._now)
         self._entered.add(sequence)
         self._spare.clear()
         if copies:
@@ -192,8 +208,13 @@ class Residency:
         return self._world.seats_free - self._reserved_seats(sequence)
 
     def _seat_victim(self, sequence: Sequence) -> Sequence | None:
-        """The least senior seated resident of the lowest class below the request's."""
-        seated = [s for s in self._displaceable(sequence.rank) if s.seated]
+        """The least senior seated resident of the lowest class below the request's; one in flight
+        ends its step and has no seat after that."""
+        seated = [
+            s
+            for s in self._world.residents.values()
+            if s.seated and s.rank > sequence.rank and not s.promoted and s not in self._entered
+        ]
         return max(seated, key=lambda s: s.seniority, default=None)
 
     # --- victims -----------------------------------------------------------------------------
@@ -203,8 +224,23 @@ class Residency:
         return [
             s
             for s in self._world.residents.values()
-            if s.rank > above and not s.promoted and s not in self._entered
+            if s.rank > above and not s.promoted and not s.in_flight and s not in self._entered
         ]
+
+    def _want(self, sequence: Sequence, shortage: int) -> None:
+        """Mark lower-class residents in flight on another lane that would be displaced now: they
+        are not planned again, so that the next plan here can take them."""
+        lower = [
+            s
+            for s in self._world.residents.values()
+            if s.rank > sequence.rank and not s.promoted and s not in self._entered
+        ]
+        if not any(s.in_flight for s in lower):
+            return
+        costs = {s: c.seconds for s, c in self._costs(lower).items()}
+        for victim in choose(costs, shortage, self._world.device) or []:
+            if victim.in_flight:
+                victim.wanted_by = self.lane
 
     def spare_blocks(self, above: ServiceClass) -> int:
         """Blocks that displacing all lower classes would free."""
@@ -214,14 +250,15 @@ class Residency:
 
     def _costs(self, candidates: list[Sequence]) -> dict[Sequence, Cost]:
         world = self._world
-        rates, model = world.measured.copy_rates, world.measured.step
-        host_free = world.host.available
+        prefill_lane = Lane.UNIFIED if self.lane is Lane.UNIFIED else Lane.PREFILL
+        rates, model = world.measured.copy_rates, world.measured.steps[prefill_lane]
+        host_free = world.host.available(self.lane)
         return {s: preemption_cost(s, world.device, rates, model, host_free) for s in candidates}
 
     def preempt(self, sequence: Sequence) -> None:
         """Swap or recompute, by cost as it is now (the host pool may have filled meanwhile)."""
         kind = self._costs([sequence])[sequence].kind
-        copies = self._world.preempt(sequence, kind)
+        copies = self._world.preempt(sequence, kind, self.lane)
         self.preempted.add(sequence)
         self._spare.clear()
         if kind is PreemptKind.SWAP:

@@ -40,7 +40,7 @@ class Scheduler:
             )
         self._world = World(capacity, config)
         self._credit = FloorCredit(config.floor_share, 2 * capacity.block_size)
-        self._under_way: UnderWay | None = None
+        self._under_way: dict[Lane, UnderWay] = {}
         self._arrivals = 0
         self._headroom_blocks = 0
         self._gap = 0.0
@@ -95,18 +95,20 @@ class Scheduler:
     def plan(self, lane: Lane, now: float) -> StepPlan:
         """Decide the lane's next step; may be empty. Every plan is committed, empty ones too.
 
-        Raises RuntimeError if the previous plan was not committed.
+        Either lane UNIFIED alone is planned, or PREFILL and DECODE are, each as soon as its last
+        step is committed. Raises RuntimeError if the lane's previous plan was not, or if a plan of
+        the other arrangement is under way.
         """
-        if lane is not Lane.UNIFIED:
-            raise ConfigError(f"lane {lane.name.lower()} is not supported")
-        if self._under_way is not None:
-            raise RuntimeError("the previous plan is not committed yet")
+        if lane in self._under_way or any(
+            (other is Lane.UNIFIED) is not (lane is Lane.UNIFIED) for other in self._under_way
+        ):
+            raise RuntimeError(f"a plan that excludes one on lane {lane.name} is not committed yet")
         world = self._world
         world.step += 1
         world.end_due(now)
         if world.realtime_about:
             world.realtime_seen_s = now
-        residency = Residency(world, now)
+        residency = Residency(world, lane, now)
         admission = admission_for(world, residency, now)
         admission.prepare()
         stepping = Stepping(world, residency, self._credit, now)
@@ -120,7 +122,7 @@ class Scheduler:
         stepping.unstick()
         self._gap = admission.gap
         self._headroom_blocks = residency.headroom_blocks(ServiceClass.BATCH)
-        self._under_way = UnderWay.of(world, residency, stepping, now)
+        self._under_way[lane] = UnderWay.of(world, residency, stepping, now)
         return self._as_plan(lane, residency, stepping)
 
     def commit(
@@ -131,12 +133,12 @@ class Scheduler:
         now: float,
     ) -> Committed:
         """Apply a plan's outcome and report all that changed since the last commit."""
-        world, under_way = self._world, self._under_way
-        if under_way is None or plan.step != world.step:
+        world, under_way = self._world, self._under_way.pop(plan.lane, None)
+        if under_way is None or plan.step != under_way.step:
             raise RuntimeError(f"plan {plan.step} is not under way")
-        self._under_way = None
-        for chunk in plan.chunks:
-            world.live[chunk.request].in_flight = False
+        world.device.settle(plan.lane)
+        for sequence in (*under_way.copied, *(world.live[c.request] for c in plan.chunks)):
+            sequence.in_flight = False
         if isinstance(outcome, StepFailure):
             apply_failure(world, plan, under_way, outcome)
         else:

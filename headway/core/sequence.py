@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 
 from headway.core.request import Request
-from headway.core.types import BlockId, RequestId, ServiceClass, State
+from headway.core.types import BlockId, Lane, RequestId, ServiceClass, State
 
 
 def blocks_for(tokens: int, block_size: int) -> int:
@@ -25,6 +25,8 @@ class Sequence:
     protected_until: once resumed, growth of its own class may not take it while computed < this.
     digests: prefix digests of its full blocks, as far as they were asked for.
     held: waits for the first choice of its group to prefill their prompt.
+    in_flight: a submitted plan computes it or copies its KV; it is left alone until the commit.
+    wanted_by: a lane whose plan would have displaced it, had it not been in flight (leaving).
     hashed: leading blocks already offered to the prefix index.
     """
 
@@ -45,6 +47,7 @@ class Sequence:
     hashed: int = 0
     seated: bool = False
     in_flight: bool = False
+    wanted_by: Lane | None = None
     aborted: bool = False
     held: bool = False
     promoted: bool = False
@@ -85,6 +88,10 @@ class Sequence:
     def decoding(self) -> bool:
         """Whether its next chunk is a decode row."""
         return self.computed == len(self.tokens) - 1 and self.generated > 0
+
+    def works_on(self, lane: Lane) -> bool:
+        """Whether its next work is the lane's: decode rows on one, all else on the other."""
+        return lane is Lane.UNIFIED or self.decoding is (lane is Lane.DECODE)
 
     @property
     def resuming(self) -> bool:

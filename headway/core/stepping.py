@@ -8,7 +8,7 @@ from headway.core.plan import Chunk
 from headway.core.residency import Residency
 from headway.core.sequence import Sequence
 from headway.core.step_model import StepLoad
-from headway.core.types import ServiceClass
+from headway.core.types import Lane, ServiceClass
 from headway.core.world import World
 
 
@@ -23,8 +23,10 @@ class Stepping:
         self._realtime_first = False
         self._chunks: dict[Sequence, int] = {}
         self._granted_block = False
-        self.limit_s = self._time_limit(now)
-        self._budget = StepBudget(world.measured.step, world.capacity.max_step_tokens, self.limit_s)
+        self._lane = residency.lane
+        self._model = world.measured.steps[self._lane]
+        limit_s = self._time_limit(now)
+        self._budget = StepBudget(self._model, world.capacity.max_step_tokens, limit_s)
 
     @property
     def load(self) -> StepLoad:
@@ -83,10 +85,13 @@ class Stepping:
     def note_realtime(self) -> None:
         """After realtime's turn: while it waits or prefills, the others get floor credit only.
 
-        Where realtime waits and nothing of it can compute, it waits for what a promoted request
-        holds: then the others go on, or nobody would.
+        The decode lane goes on: it does not share units with the prefill. Where realtime waits
+        and nothing of it can compute, it waits for what a promoted request holds: then the others
+        go on, or nobody would.
         """
         realtime = ServiceClass.REALTIME
+        if self._lane is Lane.DECODE:
+            return
         waiting = len(self._world.queues[realtime]) > 0
         prefilling = any(not s.decoding for s in self._seated(realtime))
         self._realtime_first = prefilling or (waiting and bool(self._chunks))
@@ -111,11 +116,15 @@ class Stepping:
                 spend -= tokens
 
     def unstick(self) -> None:
-        """If nobody could compute, make the most senior resident do: every step makes progress."""
-        if self._chunks:
+        """If nobody computes on any lane, make the most senior resident do: every step makes
+        progress."""
+        residents = list(self._world.residents.values())
+        if self._chunks or any(s.in_flight for s in residents):
             return
-        seated = [s for s in self._world.residents.values() if s.seated]
+        seated = [s for s in residents if s.seated]
         for sequence in sorted(seated, key=lambda s: s.seniority)[:1]:
+            if not sequence.works_on(self._lane):
+                return
             tokens = min(self._world.capacity.block_size, sequence.pending)
             if self._residency.grow_at_any_cost(sequence, sequence.computed + tokens):
                 self._chunks[sequence] = tokens
@@ -124,7 +133,10 @@ class Stepping:
         """The plan's chunks; marks who computes and who is paused."""
         step = self._world.step
         for sequence in self._world.residents.values():
-            sequence.in_last_step = sequence in self._chunks
+            if not sequence.in_flight and sequence.works_on(self._lane):
+                sequence.in_last_step = sequence in self._chunks
+        for sequence in self._residency.moved:
+            sequence.in_flight = True
         chunks = []
         for sequence, tokens in self._chunks.items():
             sequence.in_flight = True
@@ -154,7 +166,12 @@ class Stepping:
         return True
 
     def _seated(self, rank: ServiceClass) -> list[Sequence]:
-        return [s for s in self._world.by_seniority(rank) if s.seated]
+        """Residents of the rank that this plan may compute, most senior first."""
+        return [
+            s
+            for s in self._world.by_seniority(rank)
+            if s.seated and not s.in_flight and s.wanted_by is None and s.works_on(self._lane)
+        ]
 
     def _chunks_above(self, rank: ServiceClass) -> bool:
         """Whether a higher class than this one computes in the step."""
@@ -168,6 +185,6 @@ class Stepping:
         if now - world.realtime_seen_s > world.config.realtime_memory_s:
             return float("inf")
         load = StepLoad(0, 0, max(len(rows), 1), sum(s.computed for s in rows))
-        realtime_step_s = world.measured.step.predict(load)
+        realtime_step_s = self._model.predict(load)
         limit_s = targets.max_step(realtime_step_s)
         return min(limit_s, targets.itl(realtime_step_s)) if rows else limit_s

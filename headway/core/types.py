@@ -39,6 +39,10 @@ class Lane(IntEnum):
     DECODE = 2
 
 
+SPLIT_LANES = (Lane.PREFILL, Lane.DECODE)
+"""The lanes that run at once where prefill and decode are apart."""
+
+
 class State(Enum):
     """Where a request is in its life; `core.states` holds the one transition table."""
 

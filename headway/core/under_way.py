@@ -7,7 +7,7 @@ from headway.core.residency import Residency
 from headway.core.sequence import Sequence
 from headway.core.step_model import StepLoad
 from headway.core.stepping import Stepping
-from headway.core.types import ServiceClass, State
+from headway.core.types import Lane, ServiceClass, State
 from headway.core.world import World
 
 
@@ -19,6 +19,7 @@ class UnderWay:
     had tokens to compute (the floor property counts such steps).
     """
 
+    step: int
     load: StepLoad
     tokens: int
     lower_tokens: int
@@ -36,11 +37,19 @@ class UnderWay:
         )
         load = stepping.load
         return cls(
+            step=world.step,
             load=load,
             tokens=stepping.tokens,
             lower_tokens=stepping.lower_tokens,
             lower_wanted=wanted,
             copied=tuple(residency.moved),
-            room=step_room(world.capacity, world.residents.values(), load.decode_rows),
+            room=_room(world, residency.lane, load.decode_rows),
             planned_s=now,
         )
+
+
+def _room(world: World, lane: Lane, rows: int) -> StepRoom:
+    """The prefill lane decodes nothing; its steps say nothing of decode throughput."""
+    if lane is Lane.PREFILL:
+        return StepRoom(0, 0.0)
+    return step_room(world.capacity, world.residents.values(), rows)

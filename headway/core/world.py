@@ -16,7 +16,15 @@ from headway.core.request import Admitted, Emitted, Finished, Preempted, Usage
 from headway.core.sequence import Sequence, blocks_for
 from headway.core.states import move
 from headway.core.step_model import RunningMean, StepModel
-from headway.core.types import BlockId, FinishReason, PreemptKind, RequestId, ServiceClass, State
+from headway.core.types import (
+    BlockId,
+    FinishReason,
+    Lane,
+    PreemptKind,
+    RequestId,
+    ServiceClass,
+    State,
+)
 from headway.core.victims import CopyRates, used_blocks
 
 _PRIOR_COPY_S = 1e-4
@@ -38,7 +46,7 @@ class Measured:
 
     def __init__(self) -> None:
         """Priors only."""
-        self.step = StepModel()
+        self.steps = {lane: StepModel() for lane in Lane}
         self.copy_out_s = RunningMean(_PRIOR_COPY_S)
         self.copy_in_s = RunningMean(_PRIOR_COPY_S)
         self.lengths = OutputLengths()
@@ -120,18 +128,18 @@ class World:
         hits = self._prefix_hits(sequence)
         return self.total_blocks(sequence) - len(hits) + self.device.evictable(hits)
 
-    def enter(self, sequence: Sequence, now: float) -> list[BlockCopy]:
+    def enter(self, sequence: Sequence, lane: Lane, now: float) -> list[BlockCopy]:
         """Give a waiting or swapped request its blocks and a seat; the copies that bring it back.
 
         Raises RuntimeError, with nothing changed, if `demand` exceeds the available blocks.
         """
         total, hits = self.total_blocks(sequence), self._prefix_hits(sequence)
-        if total - len(hits) + self.device.evictable(hits) > self.device.available:
+        if total - len(hits) + self.device.evictable(hits) > self.device.available(lane):
             raise RuntimeError(f"request {sequence.id} does not fit")
         self.queues[sequence.rank].remove(sequence)
         resuming, swapped = sequence.resuming, sequence.state is State.SWAPPED
         self.device.acquire(hits)
-        sequence.blocks = hits + self.device.allocate(total - len(hits))
+        sequence.blocks = hits + self.device.allocate(total - len(hits), lane)
         copies = [
             BlockCopy(device, host)
             for device, host in zip(sequence.blocks, sequence.host_blocks, strict=False)
@@ -151,22 +159,23 @@ class World:
         self.residents[sequence.id] = sequence
         return copies
 
-    def preempt(self, sequence: Sequence, kind: PreemptKind) -> list[BlockCopy]:
+    def preempt(self, sequence: Sequence, kind: PreemptKind, lane: Lane) -> list[BlockCopy]:
         """Take a resident's blocks and seat; the copies that save its KV.
 
-        The blocks may be used by the same plan: its copies run before anything is written.
+        Blocks that are copied may be used by the lane's plan alone: its copies run before anything
+        is written.
         """
         copies: list[BlockCopy] = []
         self.log.preempted.append(Preempted(sequence.id, kind, len(sequence.blocks)))
         sequence.preemptions += 1
         if kind is PreemptKind.SWAP:
             used = used_blocks(sequence, self.device)
-            sequence.host_blocks = self.host.allocate(len(used))
+            sequence.host_blocks = self.host.allocate(len(used), lane)
             copies = [BlockCopy(d, h) for d, h in zip(used, sequence.host_blocks, strict=True)]
             move(sequence, State.SWAPPED)
         else:
             move(sequence, State.WAITING)
-        self._release_device(sequence)
+        self._release_device(sequence, lane if copies else None)
         if kind is PreemptKind.RECOMPUTE:
             sequence.computed = sequence.hashed = 0
         self.queue(sequence)
@@ -251,8 +260,8 @@ class World:
             self.device.publish(sequence.blocks[i], digests[i], tokens)
         sequence.hashed = full
 
-    def _release_device(self, sequence: Sequence) -> None:
-        self.device.release(sequence.blocks)
+    def _release_device(self, sequence: Sequence, copied_by: Lane | None = None) -> None:
+        self.device.release(sequence.blocks, copied_by)
         sequence.blocks = []
         sequence.seated = False
         del self.residents[sequence.id]

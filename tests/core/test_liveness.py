@@ -1,5 +1,6 @@
 """The rules under random load: whatever arrives, everything ends with the oracle's tokens."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from hypothesis import HealthCheck, given, settings
@@ -22,6 +23,7 @@ from headway.testing import (
     oracle_tokens,
 )
 from headway.testing.driver import DriveOptions
+from tests.core.lanes import TwoLanes
 
 SAMPLINGS = (
     SamplingSpec(),
@@ -92,8 +94,8 @@ def loads(draw: st.DrawFn, failures: bool = False, policies: tuple[str, ...] = (
     )
 
 
-def run(load: Load, interrupts: bool = False) -> tuple[Simulation, Scheduler]:
-    """Drive a load to its end; the driver checks the invariants after each step."""
+def build(load: Load) -> tuple[Scheduler, ScriptedExecutor, ManualClock]:
+    """The machine of a load."""
     capacity = make_capacity(
         kv_blocks=load.kv_blocks,
         host_blocks=load.host_blocks,
@@ -107,7 +109,6 @@ def run(load: Load, interrupts: bool = False) -> tuple[Simulation, Scheduler]:
         reserve=Reserve(share=load.reserve_share, guard_s=0.5, preemptions=2),
         pass_s=0.05,
     )
-    scheduler = Scheduler(capacity, config)
     clock = ManualClock()
     executor = ScriptedExecutor(
         capacity,
@@ -115,12 +116,14 @@ def run(load: Load, interrupts: bool = False) -> tuple[Simulation, Scheduler]:
         duration=LinearDuration(),
         mishaps=Mishaps(fail_steps=load.fail_steps),
     )
-    simulation = Simulation(
-        scheduler,
-        executor,
-        clock,
-        options=DriveOptions(interrupt_for_realtime=interrupts, max_idle_steps=40),
-    )
+    return Scheduler(capacity, config), executor, clock
+
+
+def run(load: Load, interrupts: bool = False) -> tuple[Simulation, Scheduler]:
+    """Drive a load to its end; the driver checks the invariants after each step."""
+    scheduler, executor, clock = build(load)
+    options = DriveOptions(interrupt_for_realtime=interrupts, max_idle_steps=40)
+    simulation = Simulation(scheduler, executor, clock, options=options)
     for request in load.requests:
         simulation.add(request)
     for request_id, when_s in load.aborts:
@@ -129,34 +132,40 @@ def run(load: Load, interrupts: bool = False) -> tuple[Simulation, Scheduler]:
     return simulation, scheduler
 
 
-def check_end(load: Load, simulation: Simulation, scheduler: Scheduler) -> None:
+def check_end(
+    load: Load,
+    scheduler: Scheduler,
+    tokens: Mapping[RequestId, list[int]],
+    ends: Mapping[RequestId, FinishReason],
+) -> None:
     """All blocks are back and every answer is a prefix of the oracle's, whole if it ended well."""
     snapshot = scheduler.snapshot()
     assert snapshot.idle
     assert snapshot.device.used == 0
     assert snapshot.host.used == 0
     for request in load.requests:
-        trace = simulation.traces[request.id]
-        longest = load.kv_blocks * 4
-        most = min(request.limits.max_tokens, longest - len(request.prompt))
+        most = min(request.limits.max_tokens, load.kv_blocks * 4 - len(request.prompt))
         expected = oracle_tokens(request.prompt, request.sampling, most, Script())
-        assert trace.tokens == expected[: len(trace.tokens)]
-        assert trace.finished is not None
-        if trace.finished.reason is FinishReason.LENGTH:
-            assert trace.tokens == expected
+        answer = tokens[request.id]
+        assert answer == expected[: len(answer)]
+        if ends[request.id] is FinishReason.LENGTH:
+            assert answer == expected
         else:
-            assert trace.finished.reason in (
-                FinishReason.ABORT,
-                FinishReason.DEADLINE,
-                FinishReason.ERROR,
-            )
+            assert ends[request.id] is not FinishReason.STOP
+
+
+def check_simulation(load: Load, simulation: Simulation, scheduler: Scheduler) -> None:
+    """`check_end` of a simulation."""
+    traces = simulation.traces.items()
+    ends = {r: t.finished.reason for r, t in traces if t.finished}
+    check_end(load, scheduler, {r: t.tokens for r, t in traces}, ends)
 
 
 @settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
 @given(loads())
 def test_everything_ends_with_the_oracles_tokens(load: Load) -> None:
     simulation, scheduler = run(load)
-    check_end(load, simulation, scheduler)
+    check_simulation(load, simulation, scheduler)
     reasons = [t.finished.reason for t in simulation.traces.values() if t.finished]
     assert FinishReason.ERROR not in reasons
 
@@ -165,18 +174,29 @@ def test_everything_ends_with_the_oracles_tokens(load: Load) -> None:
 @given(loads())
 def test_interrupted_steps_change_nothing(load: Load) -> None:
     simulation, scheduler = run(load, interrupts=True)
-    check_end(load, simulation, scheduler)
+    check_simulation(load, simulation, scheduler)
 
 
 @settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck))
 @given(loads(failures=True))
 def test_a_failed_step_takes_only_its_own_requests(load: Load) -> None:
     simulation, scheduler = run(load)
-    check_end(load, simulation, scheduler)
+    check_simulation(load, simulation, scheduler)
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
 @given(loads(policies=("weighted", "fcfs", "static")))
 def test_the_other_policies_end_finite_loads_too(load: Load) -> None:
     simulation, scheduler = run(load)
-    check_end(load, simulation, scheduler)
+    check_simulation(load, simulation, scheduler)
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@given(loads(failures=True))
+def test_two_lanes_share_the_pool_and_lose_nothing(load: Load) -> None:
+    scheduler, executor, clock = build(load)
+    lanes = TwoLanes(scheduler, executor, clock)
+    lanes.run(load.requests, load.aborts)
+    check_end(load, scheduler, lanes.tokens, lanes.ends)
+    if not load.fail_steps:
+        assert FinishReason.ERROR not in lanes.ends.values()
