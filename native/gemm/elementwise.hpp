@@ -62,21 +62,19 @@ static inline void swiglu_by_blocks(Multiply multiply, SiluMul silu_mul,
                                     const PackedMatrix& gate_up, const QuantActs& acts,
                                     Range tokens, Range groups, const QuantActs& out) {
   constexpr int64_t kBlockTokens = 64;
-  constexpr int64_t kWidth = 4 * kPanel;
-  alignas(64) float products[kBlockTokens * kWidth];
-  alignas(64) float gate[kGroup];
-  alignas(64) float up[kGroup];
+  alignas(64) float gate[kBlockTokens * kGroup];
+  alignas(64) float up[kBlockTokens * kGroup];
+  float* const parts[] = {gate, up, gate + kPanel, up + kPanel};
   for (int64_t t = tokens.begin; t < tokens.end; t += kBlockTokens) {
     const int64_t end = min_of(t + kBlockTokens, tokens.end);
     for (int64_t g = groups.begin; g < groups.end; ++g) {
-      multiply(gate_up, acts, {t, end}, {4 * g, 4 * g + 4}, products, kWidth, Store::assign);
+      for (int64_t p = 0; p < 4; ++p) {
+        const Range panel{4 * g + p, 4 * g + p + 1};
+        multiply(gate_up, acts, {t, end}, panel, parts[p], kGroup, Store::assign);
+      }
       for (int64_t i = t; i < end; ++i) {
-        const float* row = products + (i - t) * kWidth;
-        std::memcpy(gate, row, sizeof(float) * kPanel);
-        std::memcpy(up, row + kPanel, sizeof(float) * kPanel);
-        std::memcpy(gate + kPanel, row + 2 * kPanel, sizeof(float) * kPanel);
-        std::memcpy(up + kPanel, row + 3 * kPanel, sizeof(float) * kPanel);
-        silu_mul(gate, up, out, i, {g, g + 1});
+        const int64_t at = (i - t) * kGroup;
+        silu_mul(gate + at, up + at, out, i, {g, g + 1});
       }
     }
   }

@@ -29,34 +29,34 @@ struct GroupValues {
   return static_cast<uint32_t>(_mm_cvtsi128_si32(best));
 }
 
-[[gnu::always_inline]] inline int32_t sum_lanes(__m128i x) {
-  x = _mm_add_epi32(x, _mm_shuffle_epi32(x, 0x4E));
-  x = _mm_add_epi32(x, _mm_shuffle_epi32(x, 0xB1));
-  return _mm_cvtsi128_si32(x);
-}
-
-[[gnu::always_inline]] inline void quantize_group(const GroupValues& x, const QuantActs& out,
-                                                  int64_t token, int64_t g) {
-  const GroupScale scale = group_scale(largest_magnitude(x));
+// The group's 32 quants in order.
+[[gnu::always_inline]] inline __m256i round_scaled(const GroupValues& x, float inverse) {
+  const __m256 factor = _mm256_set1_ps(inverse);
   __m256i rounded[kVectors];
+#pragma GCC unroll 4
   for (int i = 0; i < kVectors; ++i) {
-    const __m256 scaled = _mm256_mul_ps(x.part[i], _mm256_set1_ps(scale.inverse));
-    rounded[i] = _mm256_cvtps_epi32(scaled);
-    if (scale.inverse == 0.0F) rounded[i] = _mm256_setzero_si256();  // infinity * 0 is no number
+    rounded[i] = _mm256_cvtps_epi32(_mm256_mul_ps(x.part[i], factor));
   }
   // Packing works within 128-bit halves: the permutation puts every four values in their place.
   const __m256i words0 = _mm256_packs_epi32(rounded[0], rounded[1]);
   const __m256i words1 = _mm256_packs_epi32(rounded[2], rounded[3]);
   const __m256i order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
-  const __m256i bytes = _mm256_permutevar8x32_epi32(_mm256_packs_epi16(words0, words1), order);
-  auto* q = reinterpret_cast<__m256i*>(out.q + out.at(token, g) * kGroup);
-  _mm256_storeu_si256(q, bytes);
-  const __m256i half0 = _mm256_add_epi32(rounded[0], rounded[1]);
-  const __m256i half1 = _mm256_add_epi32(rounded[2], rounded[3]);
-  const auto fold = [](__m256i v) {
-    return _mm_add_epi32(_mm256_castsi256_si128(v), _mm256_extracti128_si256(v, 1));
-  };
-  store_group(scale.scale, sum_lanes(fold(half0)), sum_lanes(fold(half1)), out, token, g);
+  return _mm256_permutevar8x32_epi32(_mm256_packs_epi16(words0, words1), order);
+}
+
+[[gnu::always_inline]] inline void quantize_group(const GroupValues& x, const QuantActs& out,
+                                                  int64_t token, int64_t g) {
+  const GroupScale scale = group_scale(largest_magnitude(x));
+  __m256i q = _mm256_setzero_si256();
+  if (scale.inverse != 0.0F) q = round_scaled(x, scale.inverse);
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(out.q + out.at(token, g) * kGroup), q);
+  // Sums of four, then of the 16 in each 128-bit half.
+  const __m256i pairs = _mm256_maddubs_epi16(_mm256_set1_epi8(1), q);
+  __m256i sums = _mm256_madd_epi16(pairs, _mm256_set1_epi16(1));
+  sums = _mm256_add_epi32(sums, _mm256_shuffle_epi32(sums, 0x4E));
+  sums = _mm256_add_epi32(sums, _mm256_shuffle_epi32(sums, 0xB1));
+  store_group(scale.scale, _mm256_cvtsi256_si32(sums), _mm256_extract_epi32(sums, 4), out, token,
+              g);
 }
 
 // Lane k of the 32 adds up elements k, k + 32, ...; then lanes fold by halves.
