@@ -9,8 +9,6 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-import numpy as np
-
 from headway.errors import ModelError
 from headway.models.gguf import Metadata
 from headway.models.types import AttentionShape, ModelConfig, Rope
@@ -18,6 +16,7 @@ from headway.models.types import AttentionShape, ModelConfig, Rope
 ARCHITECTURES = ("llama", "mistral", "qwen2", "qwen3")
 """Names in either kind of file; Mistral's GGUF files call themselves llama."""
 
+_MAX_HEAD_SIZE = 1 << 14
 _LIMIT = 1 << 20
 """No width, layer or head count of a real model comes near; keeps products small."""
 
@@ -109,7 +108,7 @@ def config_from_gguf(
         metadata.integer(key("embedding_length")),
         metadata.integer(key("attention.head_count")),
     )
-    head_dim = metadata.integer(key("attention.key_length"), hidden // heads if heads > 0 else 0)
+    head_dim = _head_size(metadata.integer(key("attention.key_length"), hidden // max(heads, 1)))
     for other in ("attention.value_length", "rope.dimension_count"):
         if metadata.integer(key(other), head_dim) != head_dim:
             raise ModelError(f"{architecture}: {other} differs from the head size {head_dim}")
@@ -175,7 +174,7 @@ def config_from_hf(config: Mapping[str, object], biases: bool, vocab: int) -> Mo
     attention = AttentionShape(
         heads=heads,
         kv_heads=fields.integer("num_key_value_heads", heads),
-        head_dim=fields.integer("head_dim", hidden // heads if heads > 0 else 0),
+        head_dim=_head_size(fields.integer("head_dim", hidden // max(heads, 1))),
         qkv_bias=biases,
         qk_norm=architecture == "qwen3",
     )
@@ -232,7 +231,7 @@ def _llama3_factors(theta: float, head_dim: int, scaling: "_Fields") -> tuple[fl
     factor = scaling.number("factor")
     low, high = scaling.number("low_freq_factor"), scaling.number("high_freq_factor")
     context = scaling.integer("original_max_position_embeddings")
-    if not (factor > 0 and 0 < low < high and context > 0 and theta > 0):
+    if not (0 < factor < 1e6 and 0 < low < high and 0 < context < 1 << 31 and theta >= 1):
         raise ModelError("config.json: rope_scaling holds impossible values")
     factors = []
     for i in range(head_dim // 2):
@@ -240,6 +239,13 @@ def _llama3_factors(theta: float, head_dim: int, scaling: "_Fields") -> tuple[fl
         kept = min(max((turns - low) / (high - low), 0.0), 1.0)
         factors.append(1 / ((1 - kept) / factor + kept))
     return tuple(factors)
+
+
+def _head_size(value: int) -> int:
+    """A head size that makes whole pairs; checked before anything is sized by it."""
+    if not 2 <= value <= _MAX_HEAD_SIZE or value % 2:
+        raise ModelError(f"a head size of {value} is impossible: RoPE turns pairs")
+    return value
 
 
 def _checked(config: ModelConfig) -> ModelConfig:
@@ -252,20 +258,19 @@ def _checked(config: ModelConfig) -> ModelConfig:
         "vocabulary": config.vocab,
         "heads": attention.heads,
         "KV heads": attention.kv_heads,
-        "head size": attention.head_dim,
     }
     for what, count in counts.items():
         if not 1 <= count <= _LIMIT:
             raise ModelError(f"the model has an impossible number of {what}: {count}")
     if attention.heads % attention.kv_heads:
         raise ModelError(f"{attention.heads} heads can't share {attention.kv_heads} KV heads")
-    if attention.head_dim % 2:
-        raise ModelError(f"head size {attention.head_dim} is odd, so RoPE has no pairs")
     if not 1 <= config.max_context <= 1 << 31:
         raise ModelError(f"the model has an impossible context length: {config.max_context}")
-    numbers = np.array((rope.theta, config.norm_eps, *rope.factors))
-    if not (np.isfinite(numbers).all() and (numbers > 0).all()):
-        raise ModelError("rope or norm parameters are not positive numbers")
+    factors = rope.factors or (1.0,)
+    if not (1 <= rope.theta <= 1e15 and 1e-6 <= min(factors) <= max(factors) <= 1e6):
+        raise ModelError("the model's rope parameters are impossible")
+    if not 0 < config.norm_eps < 1:
+        raise ModelError(f"the model's norm epsilon is impossible: {config.norm_eps}")
     if rope.factors and len(rope.factors) != attention.head_dim // 2:
         raise ModelError(f"{len(rope.factors)} rope factors for head size {attention.head_dim}")
     return config

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from headway.errors import ModelError
 from headway.models.arch import config_from_hf
@@ -32,6 +34,15 @@ _QWEN3 = replace(
     architecture="qwen3",
     attention=AttentionShape(heads=8, kv_heads=2, head_dim=16, qk_norm=True),
 )
+
+
+_LLAMA3 = {
+    "rope_type": "llama3",
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 8192,
+}
 
 
 @pytest.mark.parametrize("config", [TINY, replace(TINY, architecture="mistral"), _QWEN2, _QWEN3])
@@ -114,6 +125,12 @@ def test_stored_rope_frequencies_are_passed_over(tmp_path: Path) -> None:
         ({"num_hidden_layers": "2"}, "num_hidden_layers"),
         ({"hidden_size": True}, "hidden_size"),
         ({"rope_theta": 1e300}, "rope_theta"),
+        ({"rope_theta": 1e-320, "rope_scaling": _LLAMA3}, "impossible"),
+        ({"head_dim": 10**15, "rope_scaling": {"type": "linear", "factor": 2.0}}, "head size"),
+        ({"head_dim": 10**15, "rope_scaling": _LLAMA3}, "head size"),
+        ({"rope_scaling": {**_LLAMA3, "factor": 0}}, "impossible"),
+        ({"rope_scaling": {"type": "linear", "factor": -1}}, "rope parameters"),
+        ({"rms_norm_eps": 0}, "epsilon"),
     ],
 )
 def test_what_is_not_supported_is_refused_by_name(
@@ -173,20 +190,13 @@ def test_two_shards_with_one_name_are_refused(tmp_path: Path) -> None:
 def test_llama_3_scaling_becomes_factors() -> None:
     """Known values of the published scaling: 1 for short waves, `factor` for long ones, and
     between them the blend, checked against its definition on wavelengths."""
-    scaling = {
-        "rope_type": "llama3",
-        "factor": 8.0,
-        "low_freq_factor": 1.0,
-        "high_freq_factor": 4.0,
-        "original_max_position_embeddings": 8192,
-    }
     attention = AttentionShape(heads=32, kv_heads=8, head_dim=128)
     config = replace(TINY, attention=attention)
-    old_style = {**hf_config(config), "rope_theta": 500_000.0, "rope_scaling": scaling}
+    old_style = {**hf_config(config), "rope_theta": 500_000.0, "rope_scaling": _LLAMA3}
     new_style = {
         **hf_config(config),
         "rope_theta": None,
-        "rope_parameters": {**scaling, "rope_theta": 500_000.0},
+        "rope_parameters": {**_LLAMA3, "rope_theta": 500_000.0},
     }
     rope = config_from_hf(old_style, biases=False, vocab=9).rope
     assert rope == config_from_hf(new_style, biases=False, vocab=9).rope
@@ -202,3 +212,31 @@ def test_llama_3_scaling_becomes_factors() -> None:
         else:
             kept = (8192 / wavelength - 1) / 3
             assert 1 / factor == pytest.approx((1 - kept) / 8 + kept)
+
+
+_ANYTHING = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner),
+    max_leaves=6,
+)
+
+
+@settings(
+    max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(data=st.data())
+def test_any_value_in_any_json_file(tmp_path: Path, data: st.DataObject) -> None:
+    """A model or one line of reason, whatever one key says."""
+    folder = tiny_folder(tmp_path / "m")
+    name = data.draw(
+        st.sampled_from(["config", "tokenizer_config", "generation_config", "tokenizer"])
+    )
+    file = folder / f"{name}.json"
+    tree = json.loads(file.read_text())
+    more = ["rope_scaling", "rope_parameters", "layer_types", "sliding_window", "eos_token_id"]
+    tree[data.draw(st.sampled_from([*tree, *more]))] = data.draw(_ANYTHING)
+    file.write_text(json.dumps(tree))
+    try:
+        load_model(folder)
+    except ModelError as e:
+        assert "\n" not in str(e)

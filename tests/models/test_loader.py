@@ -118,6 +118,17 @@ def test_linear_rope_scaling_becomes_factors(tmp_path: Path) -> None:
     assert model.weights.config.rope.factors == (4.0,) * 8
 
 
+def test_a_huge_head_makes_no_huge_factors(tmp_path: Path) -> None:
+    keys: dict[str, Value] = {
+        "llama.attention.key_length": 1 << 31,
+        "llama.attention.value_length": 1 << 31,
+        "llama.rope.scaling.type": "linear",
+        "llama.rope.scaling.factor": 4.0,
+    }
+    with pytest.raises(ModelError, match="head size"):
+        load_model(tiny_gguf(tmp_path / "m.gguf", metadata=keys))
+
+
 @pytest.mark.parametrize(
     ("key", "value", "reason"),
     [
@@ -129,14 +140,16 @@ def test_linear_rope_scaling_becomes_factors(tmp_path: Path) -> None:
         ("llama.attention.value_length", 8, "value_length"),
         ("llama.attention.head_count", 0, "heads"),
         ("llama.attention.head_count_kv", 3, "KV heads"),
-        ("llama.attention.key_length", 15, "value_length"),
+        ("llama.attention.key_length", 15, "head size of 15"),
+        ("llama.attention.key_length", 0, "head size of 0"),
         ("llama.block_count", 0, "layers"),
         ("llama.block_count", 3, "blk.2"),
         ("llama.block_count", 1 << 31, "layers"),
         ("llama.context_length", 0, "context"),
         ("llama.embedding_length", 96, "shape"),
-        ("llama.rope.freq_base", -1.0, "positive"),
-        ("llama.attention.layer_norm_rms_epsilon", math.nan, "positive"),
+        ("llama.rope.freq_base", -1.0, "rope parameters"),
+        ("llama.rope.freq_base", math.nan, "rope parameters"),
+        ("llama.attention.layer_norm_rms_epsilon", math.nan, "epsilon"),
         ("llama.attention.layer_norm_rms_epsilon", "small", "not a number"),
         ("tokenizer.ggml.model", "bert", "bert"),
         ("tokenizer.ggml.pre", "gpt-4o", "gpt-4o"),
