@@ -142,8 +142,6 @@ class AnswerContext:
 class StreamedAnswer(Response):
     """Server-sent events."""
 
-    media_type = "text/event-stream"
-
     def __init__(self, writer: EventWriter, context: AnswerContext) -> None:
         super().__init__()
         self._writer = writer
