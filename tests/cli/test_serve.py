@@ -45,7 +45,7 @@ def process(model: Path, *flags: str, **more: str) -> Iterator[tuple[subprocess.
         try:
             assert server.stdout is not None
             printed = ""
-            while "messages" not in printed:
+            while "}]}'" not in printed:
                 line = server.stdout.readline()
                 assert line, server.stderr and server.stderr.read()
                 printed += line
