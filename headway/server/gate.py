@@ -21,6 +21,11 @@ class Gate:
         """Whether new requests are let in."""
         return self._open
 
+    @property
+    def inside(self) -> int:
+        """How many are inside."""
+        return len(self._inside)
+
     def check(self) -> None:
         """Raise ApiError (503) once the gate is closed."""
         if not self._open:
@@ -53,9 +58,13 @@ class Gate:
         try:
             await asyncio.wait_for(self._empty.wait(), timeout_s)
         except TimeoutError:
-            left = list(self._inside)
-            for cut in left:
-                if not cut.done():
-                    cut.set_result(None)
-            return len(left)
+            return self.cut()
         return 0
+
+    def cut(self) -> int:
+        """Close, and cut off everybody inside; how many these were."""
+        self.close()
+        left = [cut for cut in self._inside if not cut.done()]
+        for cut in left:
+            cut.set_result(None)
+        return len(left)

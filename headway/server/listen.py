@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import ipaddress
+import logging
 import signal
 import socket
 from collections.abc import Callable, Iterator
@@ -12,6 +13,8 @@ from starlette.types import ASGIApp
 
 from headway.errors import ConfigError
 from headway.server.gate import Gate
+
+_LOG = logging.getLogger(__name__)
 
 _FAREWELL_S = 2
 """After cutting answers off: time for their last words to leave."""
@@ -76,6 +79,7 @@ class Listener:
         self._sock = sock
         self._drain_s = drain_s
         self._stopping: asyncio.Task[None] | None = None
+        self._hurried = False
 
     async def run(self, on_ready: Callable[[], None] | None = None) -> None:
         """Serve until `stop` was called and everybody has left or been cut off.
@@ -97,10 +101,20 @@ class Listener:
     def stop(self) -> None:
         """Refuse new requests (503), let running ones end within the drain time, then end.
 
-        On the event loop's thread. The second call ends at once.
+        On the event loop's thread. The second call cuts running answers off, the third waits for
+        nothing.
         """
         if self._stopping is None:
+            if self._gate.inside:
+                _LOG.warning(
+                    "stopping; %d requests may go on for %g s, or until the next signal",
+                    self._gate.inside,
+                    self._drain_s,
+                )
             self._stopping = asyncio.ensure_future(self._drain())
+        elif not self._hurried:
+            self._hurried = True
+            self._gate.cut()
         else:
             self._server.should_exit = self._server.force_exit = True
 

@@ -80,7 +80,7 @@ def test_it_serves_says_its_sizes_and_stops(model: Path) -> None:
         assert (server.returncode, out, err) == (0, "", "")
 
 
-def test_what_runs_at_sigterm_ends_and_a_second_signal_hurries(model: Path) -> None:
+def test_what_runs_at_sigterm_ends(model: Path) -> None:
     with process(model, "--max-model-len", "128") as (server, printed):
         client = openai.OpenAI(base_url=f"{url_in(printed)}/v1", api_key="none", max_retries=0)
         stream = client.completions.create(

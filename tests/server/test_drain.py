@@ -57,6 +57,19 @@ def test_what_is_left_after_the_time_limit_gets_an_explicit_error() -> None:
     assert (engine.live, engine.aborted) == ([], 2)
 
 
+def test_the_second_stop_cuts_off_what_runs() -> None:
+    engine = FakeEngine(Script(b"0123456789", hold_after=3))
+    with live_server(engine, drain_s=60) as server:
+        stream = server.client().completions.create(model=MODEL, prompt="x", stream=True)
+        next(stream)
+        server.call(server.listener.stop)
+        server.call(server.listener.stop)
+        with pytest.raises(openai.APIError, match="stopped before this answer was complete"):
+            list(stream)
+        eventually(lambda: not server.loop.is_running(), timeout_s=2)
+    assert (engine.live, engine.aborted) == ([], 1)
+
+
 def test_an_idle_server_stops_at_once() -> None:
     with live_server(FakeEngine(), drain_s=60) as server:
         http = server.http()
