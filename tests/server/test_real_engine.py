@@ -5,6 +5,7 @@ metrics count is what was sent.
 """
 
 import asyncio
+import json
 import random
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -272,3 +273,41 @@ async def test_a_burst_beyond_the_queue_limit_is_turned_away_at_once() -> None:
             await first
     assert [outcomes[:20].count("answered"), outcomes[20:40].count("answered")] == [5, 10]
     assert outcomes[40:] == ["answered"] * 5
+
+
+@pytest.mark.parametrize("temperature", [0, 1])
+def test_choices_are_the_same_streamed_or_not(temperature: float) -> None:
+    fields = {
+        "model": MODEL,
+        "prompt": [prompt_of(1, 40), prompt_of(2, 5)],
+        "n": 3,
+        "max_tokens": 12,
+        "temperature": temperature,
+        "seed": 11,
+        "logprobs": 2,
+        "ignore_eos": True,
+    }
+    with real_server(make_capacity(vocab_size=300)) as (server, rig):
+        http = server.http()
+        whole = http.post("/v1/completions", json=fields).json()
+        lines = http.post("/v1/completions", json=fields | {"stream": True}).text.splitlines()
+        eventually(rig.idle)
+    texts = dict.fromkeys(range(6), "")
+    tokens: dict[int, list[float]] = {index: [] for index in range(6)}
+    for line in lines:
+        if line.startswith("data: {"):
+            choice = json.loads(line.removeprefix("data: "))["choices"][0]
+            texts[choice["index"]] += choice["text"]
+            if choice["logprobs"]:
+                tokens[choice["index"]] += choice["logprobs"]["token_logprobs"]
+    assert texts == {choice["index"]: choice["text"] for choice in whole["choices"]}
+    assert tokens == {
+        choice["index"]: choice["logprobs"]["token_logprobs"] for choice in whole["choices"]
+    }
+    assert len(set(texts.values())) == (2 if temperature == 0 else 6)
+    assert whole["usage"] == {
+        "prompt_tokens": 45,
+        "completion_tokens": 72,
+        "total_tokens": 117,
+        "prompt_tokens_details": {"cached_tokens": 0},
+    }
