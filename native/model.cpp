@@ -32,7 +32,8 @@ class Builder {
  public:
   Builder(const ModelShape& shape, const TensorSource& source) : s_(shape), source_(source) {}
 
-  Layer layer(int index) const {
+  // In the order of their use, one behind the other in memory.
+  Layer layer(int index) {
     const std::string at = "layers." + std::to_string(index) + ".";
     Layer l;
     l.attn_norm = vector(at + "attn_norm", s_.hidden);
@@ -41,8 +42,8 @@ class Builder {
     l.k = packed(at + "k", s_.kv_size(), s_.hidden);
     l.v = packed(at + "v", s_.kv_size(), s_.hidden);
     l.o = packed(at + "o", s_.hidden, s_.q_size());
-    l.down = packed(at + "down", s_.hidden, s_.intermediate);
     feed_forward(at, l);
+    l.down = packed(at + "down", s_.hidden, s_.intermediate);
     if (s_.qkv_bias) l.qkv_bias = biases(at);
     if (s_.qk_norm) {
       l.q_norm = vector(at + "q_norm", s_.head_dim);
@@ -51,9 +52,9 @@ class Builder {
     return l;
   }
 
-  PackedMatrix packed(const std::string& name, int64_t rows, int64_t cols) const {
+  PackedMatrix packed(const std::string& name, int64_t rows, int64_t cols) {
     const SourceMatrix m = checked(name, rows, cols);
-    return pack(m.type, rows, cols, m.bytes);
+    return pack(m.type, rows, cols, m.bytes, &arena_);
   }
 
   std::vector<float> vector(const std::string& name, int size) const {
@@ -64,14 +65,15 @@ class Builder {
   }
 
  private:
-  void feed_forward(const std::string& at, Layer& l) const {
+  void feed_forward(const std::string& at, Layer& l) {
     const SourceMatrix gate = checked(at + "gate", s_.intermediate, s_.hidden);
     const SourceMatrix up = checked(at + "up", s_.intermediate, s_.hidden);
     if (gate.type == up.type) {
-      l.gate_up = pack_interleaved(gate.type, gate.rows, gate.cols, gate.bytes, up.bytes);
+      l.gate_up =
+          pack_interleaved(gate.type, gate.rows, gate.cols, gate.bytes, up.bytes, &arena_);
     } else {
-      l.gate = pack(gate.type, gate.rows, gate.cols, gate.bytes);
-      l.up = pack(up.type, up.rows, up.cols, up.bytes);
+      l.gate = pack(gate.type, gate.rows, gate.cols, gate.bytes, &arena_);
+      l.up = pack(up.type, up.rows, up.cols, up.bytes, &arena_);
     }
   }
 
@@ -96,6 +98,7 @@ class Builder {
 
   const ModelShape& s_;
   const TensorSource& source_;
+  WeightArena arena_;
 };
 
 RopeTable rope_table(const ModelShape& s, int positions) {
@@ -119,7 +122,7 @@ RopeTable rope_table(const ModelShape& s, int positions) {
 
 Model build_model(const ModelShape& shape, const TensorSource& source, int positions) {
   check_shape(shape);
-  const Builder builder(shape, source);
+  Builder builder(shape, source);
   Model model;
   model.shape = shape;
   model.embed = builder.packed("embed", shape.vocab, shape.hidden);

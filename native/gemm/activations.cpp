@@ -1,5 +1,3 @@
-#include <cstdlib>
-#include <new>
 #include <stdexcept>
 
 #include "aligned.hpp"
@@ -15,13 +13,6 @@ constexpr size_t kGroupBytes = kGroup + 2 * sizeof(float) + sizeof(int32_t) + 2 
 int64_t token_stride(int64_t tokens) { return ((tokens + 3) / 4 | 1) * 4; }
 
 }  // namespace
-
-std::shared_ptr<uint8_t> allocate_aligned(size_t bytes) {
-  // aligned_alloc wants whole multiples of the alignment.
-  void* memory = std::aligned_alloc(kAlign, (bytes + kAlign - 1) / kAlign * kAlign);
-  if (memory == nullptr) throw std::bad_alloc();
-  return std::shared_ptr<uint8_t>(static_cast<uint8_t*>(memory), [](uint8_t* p) { std::free(p); });
-}
 
 QuantBuffer::QuantBuffer(int64_t max_tokens, int64_t max_cols)
     : max_tokens_(max_tokens), max_cols_(max_cols) {

@@ -114,9 +114,11 @@ int64_t position(const PackedHeader& header, int64_t row) {
   return (2 * (within / kPanel) + row / half) * kPanel + within % kPanel;
 }
 
-PackedMatrix pack_sources(const PackedHeader& header, const std::vector<RowSource>& sources) {
+PackedMatrix pack_sources(const PackedHeader& header, const std::vector<RowSource>& sources,
+                          WeightArena* arena) {
   const size_t bytes = packed_bytes(header);
-  const std::shared_ptr<uint8_t> buffer = allocate_aligned(bytes);
+  const std::shared_ptr<uint8_t> buffer =
+      arena == nullptr ? allocate_aligned(bytes) : arena->take(bytes);
   std::memset(buffer.get(), 0, bytes);
   const size_t row_bytes = gguf_row_bytes(header.type, header.cols);
   const size_t stride = panel_stride(header.type, header.cols);
@@ -157,20 +159,22 @@ PackedMatrix::PackedMatrix(const PackedHeader& header, const uint8_t* data,
   }
 }
 
-PackedMatrix pack(WeightType type, int64_t cols, const std::vector<RowSource>& sources) {
+PackedMatrix pack(WeightType type, int64_t cols, const std::vector<RowSource>& sources,
+                  WeightArena* arena) {
   int64_t rows = 0;
   for (const RowSource& source : sources) rows += source.rows;
-  return pack_sources({kPackedVersion, type, 0, {0, 0}, rows, cols}, sources);
+  return pack_sources({kPackedVersion, type, 0, {0, 0}, rows, cols}, sources, arena);
 }
 
-PackedMatrix pack(WeightType type, int64_t rows, int64_t cols, const uint8_t* bytes) {
-  return pack(type, cols, {{bytes, rows}});
+PackedMatrix pack(WeightType type, int64_t rows, int64_t cols, const uint8_t* bytes,
+                  WeightArena* arena) {
+  return pack(type, cols, {{bytes, rows}}, arena);
 }
 
 PackedMatrix pack_interleaved(WeightType type, int64_t rows, int64_t cols, const uint8_t* gate,
-                              const uint8_t* up) {
-  return pack_sources({kPackedVersion, type, 1, {0, 0}, 2 * rows, cols},
-                      {{gate, rows}, {up, rows}});
+                              const uint8_t* up, WeightArena* arena) {
+  return pack_sources({kPackedVersion, type, 1, {0, 0}, 2 * rows, cols}, {{gate, rows}, {up, rows}},
+                      arena);
 }
 
 void dequantize_row(const PackedMatrix& matrix, int64_t row, float* out) {
