@@ -1,5 +1,7 @@
 """The command line: what is wrong is said in one line, with exit status 2."""
 
+import subprocess
+import sys
 from importlib.metadata import version
 from pathlib import Path
 
@@ -61,6 +63,15 @@ def test_what_is_wrong_takes_one_line(
 def test_version(capsys: pytest.CaptureFixture[str]) -> None:
     assert status_of(["--version"]) == 0
     assert capsys.readouterr().out == f"headway {version('headway')}\n"
+
+
+def test_the_grammar_loads_nothing_heavy() -> None:
+    program = (
+        "import sys; from headway.cli.arguments import parse; parse(['serve']); "
+        "print(sorted({'numpy', 'fastapi', 'pydantic', 'asyncio', 'tokenizers'} & set(sys.modules)))"
+    )
+    shown = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert shown.stdout == "[]\n"
 
 
 def test_help_names_the_commands(capsys: pytest.CaptureFixture[str]) -> None:

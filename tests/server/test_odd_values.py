@@ -4,7 +4,10 @@ from collections.abc import Iterator
 
 import httpx
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+from headway.server.openai_types import ChatBody, CompletionBody
 from tests.server.fake_engine import FakeEngine
 from tests.server.live import MODEL, live_server
 
@@ -222,3 +225,29 @@ def test_too_many_choices(http: httpx.Client) -> None:
 def test_bodies_that_are_no_json_objects(http: httpx.Client, body: bytes) -> None:
     refused(http.post("/v1/completions", content=body))
     refused(http.post("/v1/chat/completions", content=body))
+
+
+JSON_VALUES = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**70), 2**70)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(max_size=8),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3)
+    ),
+    max_leaves=6,
+)
+FIELDS = sorted({*ChatBody.model_fields, *CompletionBody.model_fields, "tools", "echo", "x"})
+
+
+@given(fields=st.dictionaries(st.sampled_from(FIELDS), JSON_VALUES, max_size=3))
+@settings(max_examples=200, deadline=None, derandomize=True)
+def test_no_body_whatever_is_an_internal_error(
+    http: httpx.Client, fields: dict[str, object]
+) -> None:
+    for path, body in (("/v1/chat/completions", CHAT), ("/v1/completions", TEXT)):
+        answer = http.post(path, json=body | fields)
+        assert answer.status_code in (200, 400, 404), answer.text
+        if answer.status_code != 200:
+            assert set(answer.json()["error"]) == {"message", "type", "param", "code"}
