@@ -5,6 +5,8 @@ import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
+from headway.cli.simulate_arguments import add_simulate
+
 
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
     """The settings of a command line; `command` names the subcommand.
@@ -21,6 +23,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     _add_run(commands.add_parser("run", help="answer a file of prompts"))
     _add_pull(commands.add_parser("pull", help="fetch a model"))
     _add_bench(commands.add_parser("bench", help="measure this machine"))
+    add_simulate(commands.add_parser("simulate", help="replay a trace on modelled hardware"))
     return parser.parse_args(arguments)
 
 

@@ -1,0 +1,141 @@
+"""The grammar of `headway simulate`."""
+
+import argparse
+from collections.abc import Callable
+from typing import TypeVar
+
+_T = TypeVar("_T")
+
+
+def add_simulate(parser: argparse.ArgumentParser) -> None:
+    """Add the options. Those in the plural take several values, and every combination is run."""
+    load = parser.add_argument_group("load")
+    load.add_argument(
+        "--trace",
+        default="poisson",
+        metavar="FILE|poisson[:RATE]|gamma[:RATE[:CV]]",
+        help="Azure's CSV, Mooncake's JSON lines, or synthetic; default: poisson",
+    )
+    load.add_argument("--max-requests", type=_count, metavar="N", help="only the first N")
+    load.add_argument(
+        "--rate-scale",
+        type=_several(_positive),
+        default=(1.0,),
+        metavar="X[,X…]",
+        help="arrivals this many times as fast",
+    )
+    load.add_argument(
+        "--classes",
+        type=_assignments,
+        default={"realtime": 0.2, "standard": 0.5, "batch": 0.3},
+        metavar="CLASS=SHARE[,…]",
+        help="a request's class is drawn with these; default: realtime=0.2,standard=0.5,batch=0.3",
+    )
+    load.add_argument(
+        "--backlog", type=_natural, default=0, metavar="N", help="batch requests always there"
+    )
+    load.add_argument("--seed", type=int, default=0, metavar="N")
+    machine = parser.add_argument_group("machine")
+    machine.add_argument(
+        "--model", default="llama-3.1-8b", metavar="NAME|config.json", help="a known model's name"
+    )
+    machine.add_argument("--device", default="h100", metavar="h100|h200|a100|cpu")
+    machine.add_argument("--kv-blocks", type=_count, metavar="N", help="default: what fits")
+    machine.add_argument("--host-blocks", type=_natural, metavar="N", help="blocks to swap into")
+    machine.add_argument("--max-seqs", type=_several(_count), default=(256,), metavar="N[,N…]")
+    machine.add_argument(
+        "--max-step-tokens",
+        type=_several(_count),
+        default=(8192,),
+        metavar="N[,N…]",
+        help="the chunk size, where no target bounds a step",
+    )
+    machine.add_argument(
+        "--calibrate", metavar="FILE.json", help="fit the device to step timings first"
+    )
+    rules = parser.add_argument_group("scheduling")
+    rules.add_argument("--policy", type=_several(str), default=("tiered",), metavar="NAME[,NAME…]")
+    rules.add_argument(
+        "--lanes",
+        type=_several(_lanes),
+        default=(0.0,),
+        metavar="unified|split[:SHARE][,…]",
+        help="SHARE of the units prefills while both lanes are busy; default 0.6",
+    )
+    rules.add_argument("--itl-target", type=_positive, metavar="MS", help="realtime's ITL")
+    rules.add_argument("--ttft-target", type=_positive, metavar="MS", help="realtime's TTFT")
+    out = parser.add_argument_group("answers")
+    out.add_argument(
+        "--objectives",
+        default="realtime.ttft=0.5,realtime.itl=0.05,standard.ttft=2,standard.itl=0.1",
+        metavar="CLASS.ttft|itl=S[,…]",
+        help="what a good request sees, for goodput",
+    )
+    out.add_argument(
+        "--slo", metavar="CLASS.ttft|itl=S[,…]", help="find the largest rate that meets these"
+    )
+    out.add_argument("--jobs", type=_count, metavar="N", help="processes; default: the cores")
+    out.add_argument("--json", metavar="OUT.json")
+    out.add_argument("--plot", metavar="OUT.svg")
+
+
+def _several(one: Callable[[str], _T]) -> Callable[[str], tuple[_T, ...]]:
+    """A comma-separated list."""
+
+    def parse(text: str) -> tuple[_T, ...]:
+        return tuple(one(part.strip()) for part in text.split(","))
+
+    return parse
+
+
+def _count(text: str) -> int:
+    return _whole(text, 1)
+
+
+def _natural(text: str) -> int:
+    return _whole(text, 0)
+
+
+def _whole(text: str, least: int) -> int:
+    try:
+        value = int(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is no whole number") from None
+    if value < least:
+        raise argparse.ArgumentTypeError(f"{value} is less than {least}")
+    return value
+
+
+def _positive(text: str) -> float:
+    value = _number(text)
+    if not 0 < value < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text!r} is not above 0")
+    return value
+
+
+def _number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number") from None
+
+
+def _assignments(text: str) -> dict[str, float]:
+    values = {}
+    for part in text.split(","):
+        name, equals, value = part.partition("=")
+        if not equals:
+            raise argparse.ArgumentTypeError(f"{part!r} is not NAME=NUMBER")
+        values[name.strip()] = _number(value)
+    return values
+
+
+def _lanes(text: str) -> float:
+    """The prefill lane's share of the units; 0 for one lane."""
+    if text == "unified":
+        return 0.0
+    word, _, share_text = text.partition(":")
+    share = _number(share_text) if share_text else 0.6
+    if word != "split" or not 0 < share < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not unified or split:SHARE, 0 < SHARE < 1")
+    return share

@@ -1,0 +1,149 @@
+"""Fitting a device to measured steps, so that a simulation speaks of the machine at hand.
+
+The file holds the model's name and the steps:
+
+    {"model": "smollm2-135m",
+     "steps": [{"rows": 32, "tokens": 1, "context": 1000, "seconds": 0.071}, …]}
+
+Each step computed `rows` chunks of `tokens` tokens, each at `context` tokens already in cache, and
+sampled once a row. `python bench/calibrate.py MODEL.gguf` writes one for the CPU executor.
+"""
+
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from statistics import median
+
+from headway.errors import ConfigError
+from headway.simulate.devices import Device, Efficiency
+from headway.simulate.roofline import Roofline, Work
+from headway.simulate.shapes import ModelShape, find_model
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One measured step."""
+
+    work: Work
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Calibration:
+    """A device that fits, and how well. `error`: median of |modelled - measured| / measured."""
+
+    device: Device
+    error: float
+    steps: int
+
+    @property
+    def report(self) -> str:
+        """In one line."""
+        peaks, efficiency = self.device.peaks, self.device.efficiency
+        return (
+            f"calibrated {self.device.name} on {self.steps} steps, median error {self.error:.1%}: "
+            f"{peaks.flops * efficiency.matmul / 1e9:.4g} GFLOP/s in matrices, "
+            f"{peaks.flops * efficiency.attention / 1e9:.4g} in attention, "
+            f"{peaks.bytes_per_s * efficiency.weights / 1e9:.4g} GB/s of weights, "
+            f"{peaks.bytes_per_s * efficiency.kv / 1e9:.4g} of KV, "
+            f"{self.device.overhead_s * 1e3:.3g} ms a step"
+        )
+
+
+def calibrated(device: Device, path: Path) -> Calibration:
+    """The device with rates and overhead that fit the file's steps best.
+
+    Raises ConfigError for a file that can't be used, ModelError for its model.
+    """
+    model, steps = _read(path)
+    fitted = _fit(device, model, steps)
+    errors = [abs(_modelled(fitted, model, s) / s.seconds - 1) for s in steps]
+    return Calibration(fitted, median(errors), len(steps))
+
+
+def _read(path: Path) -> tuple[ModelShape, list[Step]]:
+    try:
+        content = json.loads(path.read_bytes())
+        model = find_model(str(content["model"]))
+        steps = [_step(entry) for entry in content["steps"]]
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        raise ConfigError(f"{path}: no step timings: {error}") from error
+    if len(steps) < _PARAMETERS:
+        raise ConfigError(f"{path}: {len(steps)} steps can't fix {_PARAMETERS} constants")
+    return model, steps
+
+
+def _step(entry: dict[str, object]) -> Step:
+    rows, tokens, context = (_whole(entry[name]) for name in ("rows", "tokens", "context"))
+    seconds = entry["seconds"]
+    if not isinstance(seconds, int | float) or not 0 < seconds < math.inf:
+        raise ValueError(f"{seconds!r} is no time")
+    work = Work(tokens=rows * tokens, sampled=rows)
+    pairs = rows * (tokens * context + tokens * (tokens + 1) // 2)
+    if tokens == 1:
+        work.decode_pairs = pairs
+    else:
+        work.prefill_pairs, work.prefill_kv_tokens = pairs, rows * (context + tokens)
+    return Step(work, float(seconds))
+
+
+def _whole(value: object) -> int:
+    if not isinstance(value, int) or value < 0:
+        raise ValueError(f"{value!r} is no count")
+    return value
+
+
+_PARAMETERS = 5
+_FIRST_STEP = 2.0
+_LAST_STEP = 1.005
+
+
+def _fit(device: Device, model: ModelShape, steps: Sequence[Step]) -> Device:
+    """Pattern search over the five constants, each by factors that shrink; no gradients, since the
+    roofline has kinks. Minimises the sum of |log(modelled / measured)|."""
+    peaks, efficiency = device.peaks, device.efficiency
+    constants = [
+        peaks.flops * efficiency.matmul,
+        peaks.flops * efficiency.attention,
+        peaks.bytes_per_s * efficiency.weights,
+        peaks.bytes_per_s * efficiency.kv,
+        device.overhead_s,
+    ]
+
+    def loss(values: Sequence[float]) -> float:
+        tried = _with(device, values)
+        return sum(abs(math.log(_modelled(tried, model, s) / s.seconds)) for s in steps)
+
+    best, factor = loss(constants), _FIRST_STEP
+    while factor > _LAST_STEP:
+        improved = False
+        for i in range(_PARAMETERS):
+            for change in (factor, 1 / factor):
+                tried = list(constants)
+                tried[i] *= change
+                found = loss(tried)
+                if found < best - 1e-9:
+                    best, constants, improved = found, tried, True
+        if not improved:
+            factor = math.sqrt(factor)
+    return _with(device, constants)
+
+
+def _with(device: Device, constants: Sequence[float]) -> Device:
+    """The device with five measured constants; peaks become the larger rate of each kind."""
+    matmul, attention, weights, kv, overhead_s = constants
+    flops, bytes_per_s = max(matmul, attention), max(weights, kv)
+    return replace(
+        device,
+        peaks=replace(device.peaks, flops=flops, bytes_per_s=bytes_per_s),
+        efficiency=Efficiency(
+            matmul / flops, attention / flops, weights / bytes_per_s, kv / bytes_per_s
+        ),
+        overhead_s=overhead_s,
+    )
+
+
+def _modelled(device: Device, model: ModelShape, step: Step) -> float:
+    return Roofline(device, model).seconds(step.work).total

@@ -1,0 +1,117 @@
+"""Plots as SVG, drawn by hand: cumulative distributions by class and cell."""
+
+from collections.abc import Callable, Iterator, Sequence
+from html import escape
+from math import ceil, floor, log10
+
+from headway.core.types import ServiceClass
+from headway.simulate.cells import Cell
+from headway.simulate.figures import ClassFigures, Figures, Spread
+from headway.simulate.report import title
+
+_WIDTH, _HEIGHT, _MARGIN, _GAP = 340, 240, 48, 36
+_COLOURS = {
+    ServiceClass.REALTIME: "#c0392b",
+    ServiceClass.STANDARD: "#2471a3",
+    ServiceClass.BATCH: "#7d8a2e",
+}
+_DASHES = ("", "6 3", "2 3", "8 3 2 3", "1 2", "10 4")
+_LEAST_S = 1e-4
+
+_Pick = Callable[[ClassFigures], Spread]
+
+
+def _ttft(seen: ClassFigures) -> Spread:
+    return seen.ttft
+
+
+def _itl(seen: ClassFigures) -> Spread:
+    return seen.itl
+
+
+def _tpot(seen: ClassFigures) -> Spread:
+    return seen.tpot
+
+
+_PANELS: tuple[tuple[str, _Pick], ...] = (
+    ("time to first token", _ttft),
+    ("time between tokens (ITL)", _itl),
+    ("mean time a token (TPOT)", _tpot),
+)
+
+
+def svg(cells: Sequence[Cell], results: Sequence[Figures]) -> str:
+    """Three panels of cumulative distributions: a colour a class, a dash pattern a cell."""
+    pairs = list(zip(cells, results, strict=True))
+    width = _MARGIN + len(_PANELS) * (_WIDTH + _GAP)
+    height = _HEIGHT + 2 * _MARGIN + 16 * len(cells) + 16
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" '
+        'font-family="sans-serif" font-size="11">',
+        f'<rect width="{width}" height="{height}" fill="white"/>',
+    ]
+    for index, (name, pick) in enumerate(_PANELS):
+        left = _MARGIN + index * (_WIDTH + _GAP)
+        parts += _panel(left, name, [(seen, pick) for _, seen in pairs])
+    parts += _legend(cells, _HEIGHT + 2 * _MARGIN)
+    return "\n".join([*parts, "</svg>"]) + "\n"
+
+
+def _panel(left: int, name: str, curves: Sequence[tuple[Figures, _Pick]]) -> Iterator[str]:
+    spreads = [
+        (service_class, index, pick(seen))
+        for index, (result, pick) in enumerate(curves)
+        for service_class, seen in result.classes.items()
+    ]
+    values = [max(v, _LEAST_S) for _, _, spread in spreads for v in spread.levels]
+    low = floor(log10(min(values, default=_LEAST_S)))
+    high = max(ceil(log10(max(values, default=1.0))), low + 1)
+
+    def x(seconds: float) -> float:
+        return left + _WIDTH * (log10(max(seconds, _LEAST_S)) - low) / (high - low)
+
+    def y(share: float) -> float:
+        return _MARGIN + _HEIGHT * (1 - share)
+
+    yield (
+        f'<text x="{left}" y="{_MARGIN - 12}" font-weight="bold">{escape(name)} (simulated)</text>'
+    )
+    for exponent in range(low, high + 1):
+        at = x(10.0**exponent)
+        yield _line(at, y(0), at, y(1), "#ddd")
+        yield f'<text x="{at:.1f}" y="{y(0) + 16}" text-anchor="middle">{_seconds(exponent)}</text>'
+    for share in (0.0, 0.5, 0.9, 0.99):
+        yield _line(left, y(share), left + _WIDTH, y(share), "#ddd")
+        yield f'<text x="{left - 4}" y="{y(share) + 4:.1f}" text-anchor="end">{share:g}</text>'
+    for service_class, index, spread in spreads:
+        last = max(len(spread.levels) - 1, 1)
+        points = " ".join(
+            f"{x(value):.1f},{y(i / last):.1f}" for i, value in enumerate(spread.levels)
+        )
+        yield (
+            f'<polyline points="{points}" fill="none" stroke="{_COLOURS[service_class]}" '
+            f'stroke-width="1.5" stroke-dasharray="{_DASHES[index % len(_DASHES)]}"/>'
+        )
+
+
+def _legend(cells: Sequence[Cell], top: int) -> Iterator[str]:
+    for place, (service_class, colour) in enumerate(_COLOURS.items()):
+        at = _MARGIN + 110 * place
+        yield f'<text x="{at}" y="{top}" fill="{colour}">{service_class.label}</text>'
+    for index, cell in enumerate(cells):
+        at = top + 16 * (index + 1)
+        dash = _DASHES[index % len(_DASHES)]
+        yield (
+            f'<line x1="{_MARGIN}" y1="{at - 4}" x2="{_MARGIN + 40}" y2="{at - 4}" stroke="#333" '
+            f'stroke-width="1.5" stroke-dasharray="{dash}"/>'
+        )
+        yield f'<text x="{_MARGIN + 48}" y="{at}">{escape(title(cell))}</text>'
+
+
+def _line(x1: float, y1: float, x2: float, y2: float, colour: str) -> str:
+    return f'<line x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}" stroke="{colour}"/>'
+
+
+def _seconds(exponent: int) -> str:
+    """A power of ten of seconds, for an axis."""
+    return f"{10**exponent:g} s" if exponent >= 0 else f"{10 ** (exponent + 3):g} ms"
