@@ -101,7 +101,7 @@ class TieredAdmission:
         peers = [s for s in world.residents.values() if s.rank <= rank]
         free = world.device.available(self._residency.lane) + self._residency.spare_blocks(rank)
         forecast = Forecast(peers, world.measured.lengths, world.capacity.block_size)
-        return forecast.relief(world.demand(blocked) - free)
+        return forecast.relief(world.demand(blocked, self._residency.lane) - free)
 
     def _backfills(self, sequence: Sequence, gate: Relief) -> bool:
         """Whether admitting a request does not delay the one that blocks accumulate for."""

@@ -6,8 +6,10 @@ Every block of a tier is in one of three states, and free + used + cached = tota
     used     referenced by at least one sequence, or being copied out for one that left
     cached   referenced by nobody, its contents known by digest: prefix cache, evictable
 
-A block that is being copied out belongs to the lane that copies it: that lane's plan may write it,
-since its copies run first; anybody else waits until the copy has ended (`settle`).
+While a block is being copied out, the lane that copies it holds the reference of the request that
+left: nobody writes it, whoever else lets go of it. Only the plan that copies it may give it to
+another request, since its copies run first; if that one lets go of it, the lane holds it again.
+`settle` ends that.
 """
 
 from array import array
@@ -47,15 +49,17 @@ class BlockPool:
         self._free: list[BlockId] = [BlockId(i) for i in range(total - 1, -1, -1)]
         self._refs: list[int] = [0] * total
         self._cached: OrderedDict[BlockId, None] = OrderedDict()
-        self._copying: dict[Lane, dict[BlockId, None]] = {lane: {} for lane in Lane}
+        self._copying: dict[Lane, dict[BlockId, int]] = {lane: {} for lane in Lane}
+        self._reused: dict[Lane, set[BlockId]] = {lane: set() for lane in Lane}
         self._digests: dict[BlockId, bytes] = {}
         self._contents: dict[BlockId, tuple[int, ...]] = {}
         self._index: dict[bytes, BlockId] = {}
 
     def available(self, lane: Lane) -> int:
-        """Blocks that `allocate` can give a lane: free ones, evictable prefix cache, and what the
-        lane's own plan copies out."""
-        return len(self._free) + len(self._cached) + len(self._copying[lane])
+        """Blocks that `allocate` can give a lane: free ones, evictable prefix cache, and those that
+        only the lane's own copies still hold."""
+        copied = sum(1 for b, holds in self._copying[lane].items() if self._refs[b] == holds)
+        return len(self._free) + len(self._cached) + copied
 
     def counts(self) -> TierCounts:
         """Blocks by state."""
@@ -85,33 +89,27 @@ class BlockPool:
         for block in blocks:
             self._refs[block] += 1
             self._cached.pop(block, None)
-            for copying in self._copying.values():
-                copying.pop(block, None)
 
-    def release(self, blocks: Sequence[BlockId], copied_by: Lane | None = None) -> None:
+    def release(self, blocks: Sequence[BlockId]) -> None:
         """Drop a reference to each; the last one frees the block, or leaves it as prefix cache.
-
-        copied_by: the lane whose plan copies the blocks out; nobody else gets them until `settle`.
 
         The tail goes first, so that it is evicted before what it depends on.
         """
         for block in reversed(blocks):
-            refs = self._refs[block] - 1
-            if refs < 0:
-                raise RuntimeError(f"block {block} released once too often")
-            self._refs[block] = refs
-            if refs:
-                continue
-            if copied_by is not None:
-                self._copying[copied_by][block] = None
-            else:
-                self._give_back(block)
+            self._drop(block, 1)
+
+    def release_after_copy(self, blocks: Sequence[BlockId], lane: Lane) -> None:
+        """Hand the references to a lane that copies the blocks out; it drops them in `settle`."""
+        copying = self._copying[lane]
+        for block in blocks:
+            copying[block] = copying.get(block, 0) + 1
 
     def settle(self, lane: Lane) -> None:
-        """The lane's copies have ended: what it did not use again is free, or prefix cache."""
+        """The lane's copies have ended: drop what it held."""
+        self._reused[lane].clear()
         copying, self._copying[lane] = self._copying[lane], {}
-        for block in copying:
-            self._give_back(block)
+        for block in reversed(copying):
+            self._drop(block, copying[block])
 
     def publish(self, block: BlockId, digest: bytes, tokens: Sequence[int]) -> None:
         """Make a full, computed block findable. The first block with a digest keeps it."""
@@ -131,9 +129,10 @@ class BlockPool:
             found.append(block)
         return found
 
-    def evictable(self, blocks: Iterable[BlockId]) -> int:
-        """How many of the blocks are held by nobody (and would leave the cache if acquired)."""
-        return sum(1 for block in blocks if not self._refs[block])
+    def evictable(self, blocks: Iterable[BlockId], lane: Lane) -> int:
+        """How many of the blocks count as available to the lane, and would not once acquired."""
+        copying = self._copying[lane]
+        return sum(1 for block in blocks if self._refs[block] == copying.get(block, 0))
 
     def check(self, held: Iterable[BlockId]) -> None:
         """Raise RuntimeError unless the references are exactly those of `held` and the states
@@ -141,30 +140,45 @@ class BlockPool:
         refs = [0] * self.total
         for block in held:
             refs[block] += 1
+        for copying in self._copying.values():
+            for block, holds in copying.items():
+                refs[block] += holds
         if refs != self._refs:
             wrong = [i for i in range(self.total) if refs[i] != self._refs[i]]
             raise RuntimeError(f"reference counts differ from holders at blocks {wrong[:8]}")
         idle = {i for i in range(self.total) if not refs[i]}
-        states = [self._free, self._cached, *self._copying.values()]
-        if set().union(*states) != idle or sum(len(s) for s in states) != len(idle):
+        if {*self._free, *self._cached} != idle or len(self._free) + len(self._cached) != len(idle):
             raise RuntimeError("a block is in no state, or in two")
         if {self._index[d]: d for d in self._index} != self._digests:
             raise RuntimeError("prefix index and digests differ")
         if not set(self._cached) <= set(self._digests):
             raise RuntimeError("a cached block has no digest")
 
-    def _give_back(self, block: BlockId) -> None:
+    def _drop(self, block: BlockId, count: int) -> None:
+        refs = self._refs[block] - count
+        if refs < 0:
+            raise RuntimeError(f"block {block} released once too often")
+        self._refs[block] = refs
+        if refs:
+            return
+        for lane, reused in self._reused.items():
+            if block in reused:
+                self._refs[block] = self._copying[lane][block] = 1
+                return
         if block in self._digests:
             self._cached[block] = None
         else:
             self._free.append(block)
 
     def _evict(self, lane: Lane) -> BlockId:
-        """Prefix cache first, then what the lane copies out; the contents are forgotten."""
+        """Prefix cache first, then what only the lane's copies hold; the contents are forgotten."""
         if self._cached:
             block, _ = self._cached.popitem(last=False)
         else:
-            block, _ = self._copying[lane].popitem()
+            copying = self._copying[lane]
+            block = next(b for b, holds in copying.items() if self._refs[b] == holds)
+            del copying[block]
+            self._reused[lane].add(block)
         digest = self._digests.pop(block, None)
         if digest is not None:
             del self._index[digest]

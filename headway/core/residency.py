@@ -19,6 +19,8 @@ class Residency:
 
     swap_out, swap_in: copies this plan has to make.
     moved: requests whose KV is being copied, by either way.
+    entered: requests admitted or resumed. Their blocks may still be read by this plan's copies, so
+        they count as in flight even if they have no chunk in it.
     """
 
     def __init__(self, world: World, lane: Lane, now: float) -> None:
@@ -30,7 +32,7 @@ class Residency:
         self.swap_in: list[BlockCopy] = []
         self.moved: list[Sequence] = []
         self.preempted: set[Sequence] = set()
-        self._entered: set[Sequence] = set()
+        self.entered: set[Sequence] = set()
         self._spare: dict[ServiceClass, int] = {}
         for sequence in world.residents.values():
             if sequence.wanted_by is lane or lane is Lane.UNIFIED:
@@ -43,7 +45,9 @@ class Residency:
         return [s for s in self._world.promoted if s.state is not State.RUNNING]
 
     def _reserved_blocks(self, but: Sequence) -> int:
-        return sum(self._world.demand(s) for s in self.waiting_promoted() if s is not but)
+        return sum(
+            self._world.demand(s, self.lane) for s in self.waiting_promoted() if s is not but
+        )
 
     def _reserved_seats(self, but: Sequence) -> int:
         return sum(1 for s in self._world.promoted if not s.seated and s is not but)
@@ -75,7 +79,7 @@ class Residency:
             return True
         members = sorted(self._world.residents.values(), key=lambda s: s.seniority, reverse=True)
         for victim in members:
-            if victim is not sequence and not victim.in_flight and victim not in self._entered:
+            if victim is not sequence and not victim.in_flight and victim not in self.entered:
                 self.preempt(victim)
                 if self.grow(sequence, tokens):
                     return True
@@ -110,7 +114,7 @@ class Residency:
             and not s.promoted
             and s.computed >= s.protected_until
             and not s.in_flight
-            and s not in self._entered
+            and s not in self.entered
         ]
 
     # --- entering ----------------------------------------------------------------------------
@@ -122,10 +126,10 @@ class Residency:
             return False
         spare = self.spare_blocks(sequence.rank)
         free = world.device.available(self.lane) - self._reserved_blocks(sequence)
-        if world.demand(sequence) + self._headroom(sequence, spare) > free + spare:
-            self._want(sequence, world.demand(sequence) - free)
+        if world.demand(sequence, self.lane) + self._headroom(sequence, spare) > free + spare:
+            self._want(sequence, world.demand(sequence, self.lane) - free)
             return False
-        while (shortage := world.demand(sequence) + self._reserved_blocks(sequence)) > (
+        while (shortage := world.demand(sequence, self.lane) + self._reserved_blocks(sequence)) > (
             world.device.available(self.lane)
         ):
             costs = self._costs(self._displaceable(sequence.rank))
@@ -152,7 +156,7 @@ class Residency:
     def enter_if_free(self, sequence: Sequence) -> bool:
         """Admit or resume a request if it fits beside everyone who is there."""
         world = self._world
-        fits = world.demand(sequence) <= world.device.available(self.lane)
+        fits = world.demand(sequence, self.lane) <= world.device.available(self.lane)
         if not fits or not self.may_enter(sequence) or world.seats_free < 1:
             return False
         self._enter(sequence)
@@ -160,7 +164,7 @@ class Residency:
 
     def _enter(self, sequence: Sequence) -> None:
         copies = self._world.enter(sequence, self.lane, self._now)
-        self._entered.add(sequence)
+        self.entered.add(sequence)
         self._spare.clear()
         if copies:
             self.swap_in += copies
@@ -213,7 +217,7 @@ class Residency:
         seated = [
             s
             for s in self._world.residents.values()
-            if s.seated and s.rank > sequence.rank and not s.promoted and s not in self._entered
+            if s.seated and s.rank > sequence.rank and not s.promoted and s not in self.entered
         ]
         return max(seated, key=lambda s: s.seniority, default=None)
 
@@ -224,7 +228,7 @@ class Residency:
         return [
             s
             for s in self._world.residents.values()
-            if s.rank > above and not s.promoted and not s.in_flight and s not in self._entered
+            if s.rank > above and not s.promoted and not s.in_flight and s not in self.entered
         ]
 
     def _want(self, sequence: Sequence, shortage: int) -> None:
@@ -233,7 +237,7 @@ class Residency:
         lower = [
             s
             for s in self._world.residents.values()
-            if s.rank > sequence.rank and not s.promoted and s not in self._entered
+            if s.rank > sequence.rank and not s.promoted and s not in self.entered
         ]
         if not any(s.in_flight for s in lower):
             return

@@ -137,7 +137,7 @@ class Scheduler:
         if under_way is None or plan.step != under_way.step:
             raise RuntimeError(f"plan {plan.step} is not under way")
         world.device.settle(plan.lane)
-        for sequence in (*under_way.copied, *(world.live[c.request] for c in plan.chunks)):
+        for sequence in (*under_way.touched, *(world.live[c.request] for c in plan.chunks)):
             sequence.in_flight = False
         if isinstance(outcome, StepFailure):
             apply_failure(world, plan, under_way, outcome)

@@ -135,7 +135,7 @@ class Stepping:
         for sequence in self._world.residents.values():
             if not sequence.in_flight and sequence.works_on(self._lane):
                 sequence.in_last_step = sequence in self._chunks
-        for sequence in self._residency.moved:
+        for sequence in (*self._residency.moved, *self._residency.entered):
             sequence.in_flight = True
         chunks = []
         for sequence, tokens in self._chunks.items():

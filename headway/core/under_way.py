@@ -15,8 +15,9 @@ from headway.core.world import World
 class UnderWay:
     """A plan between `plan` and `commit`.
 
-    copied: requests whose KV the plan copies. lower_wanted: whether a resident of the lower classes
-    had tokens to compute (the floor property counts such steps).
+    copied: requests whose KV the plan copies. touched: these, and those it admitted.
+    lower_wanted: whether a resident of the lower classes had tokens to compute (the floor property
+    counts such steps).
     """
 
     step: int
@@ -25,6 +26,7 @@ class UnderWay:
     lower_tokens: int
     lower_wanted: bool
     copied: tuple[Sequence, ...]
+    touched: tuple[Sequence, ...]
     room: StepRoom
     planned_s: float
 
@@ -43,6 +45,7 @@ class UnderWay:
             lower_tokens=stepping.lower_tokens,
             lower_wanted=wanted,
             copied=tuple(residency.moved),
+            touched=(*residency.moved, *residency.entered),
             room=_room(world, residency.lane, load.decode_rows),
             planned_s=now,
         )

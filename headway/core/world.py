@@ -123,10 +123,10 @@ class World:
             return min(blocks_for(len(sequence.tokens), size) + 1, most)
         return blocks_for(len(sequence.tokens) + 1, size)
 
-    def demand(self, sequence: Sequence) -> int:
-        """How many available blocks entering now would take, prefix hits considered."""
+    def demand(self, sequence: Sequence, lane: Lane) -> int:
+        """How many of the lane's available blocks entering now would take, beyond prefix hits."""
         hits = self._prefix_hits(sequence)
-        return self.total_blocks(sequence) - len(hits) + self.device.evictable(hits)
+        return self.total_blocks(sequence) - len(hits) + self.device.evictable(hits, lane)
 
     def enter(self, sequence: Sequence, lane: Lane, now: float) -> list[BlockCopy]:
         """Give a waiting or swapped request its blocks and a seat; the copies that bring it back.
@@ -134,7 +134,7 @@ class World:
         Raises RuntimeError, with nothing changed, if `demand` exceeds the available blocks.
         """
         total, hits = self.total_blocks(sequence), self._prefix_hits(sequence)
-        if total - len(hits) + self.device.evictable(hits) > self.device.available(lane):
+        if total - len(hits) + self.device.evictable(hits, lane) > self.device.available(lane):
             raise RuntimeError(f"request {sequence.id} does not fit")
         self.queues[sequence.rank].remove(sequence)
         resuming, swapped = sequence.resuming, sequence.state is State.SWAPPED
@@ -261,7 +261,10 @@ class World:
         sequence.hashed = full
 
     def _release_device(self, sequence: Sequence, copied_by: Lane | None = None) -> None:
-        self.device.release(sequence.blocks, copied_by)
+        if copied_by is None:
+            self.device.release(sequence.blocks)
+        else:
+            self.device.release_after_copy(sequence.blocks, copied_by)
         sequence.blocks = []
         sequence.seated = False
         del self.residents[sequence.id]
