@@ -178,7 +178,7 @@ def over_http(streams: int, step_s: float, seconds: float) -> Gaps:
     engine = make_engine(streams, step_s, gaps)
     metrics, gate = Metrics(), Gate()
     metrics.snapshot = engine.snapshot
-    model = ServedModel(ModelNames("m"), ByteTokenizer(), None, 0)
+    model = ServedModel(ModelNames("m"), ByteTokenizer(), None, engine.max_model_len, 0)
     sock = bind("127.0.0.1", 0)
     app = build_app(Service(engine, model, metrics, gate, ServerOptions()))
     listener = Listener(app, gate, sock, drain_s=0.0)

@@ -94,6 +94,7 @@ def _listener(
         ModelNames(config.served_name or loaded.name),
         loaded.model.tokenizer,
         loaded.model.chat_template,
+        loaded.engine.max_model_len,
         created=int(time.time()),
     )
     options = ServerOptions(config.api_key, config.default_class)

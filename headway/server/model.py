@@ -4,8 +4,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from headway.errors import NeverFitsError
 from headway.server.errors import bad_request
 from headway.server.tiers import ModelNames
+
+_MAX_CHARS_PER_TOKEN = 128
+"""Far beyond what text of any kind comes to on average."""
 
 
 class TextCodec(Protocol):
@@ -36,11 +40,13 @@ class ServedModel:
     names: ModelNames
     codec: TextCodec
     chat: ChatFormat | None
+    max_model_len: int
     created: int
 
     def encode(self, text: str) -> Sequence[int]:
-        """Token ids of a text prompt. Raises ApiError (400) if there are none."""
-        ids = self.codec.encode(text, add_special=True)
+        """Token ids of a text prompt. Raises ApiError (400) if there are none, and
+        NeverFitsError."""
+        ids = self._tokens(text, add_special=True)
         if not ids:
             raise bad_request("A prompt has no tokens.", "prompt")
         return ids
@@ -49,4 +55,12 @@ class ServedModel:
         """Token ids of a conversation. Raises ApiError (400) or InvalidRequestError."""
         if self.chat is None:
             raise bad_request("This model has no chat template; use /v1/completions.", "messages")
-        return self.codec.encode(self.chat.render(messages), add_special=False)
+        return self._tokens(self.chat.render(messages), add_special=False)
+
+    def _tokens(self, text: str, add_special: bool) -> Sequence[int]:
+        # Megabytes that can't fit would take seconds and gigabytes to encode.
+        if len(text) > self.max_model_len * _MAX_CHARS_PER_TOKEN:
+            raise NeverFitsError(
+                f"A prompt of {len(text):,} characters is longer than any that fits.", "prompt"
+            )
+        return self.codec.encode(text, add_special)

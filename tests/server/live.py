@@ -69,7 +69,7 @@ class LiveServer:
         return {name: float(value) for name, _, value in lines}
 
 
-BYTES = ServedModel(ModelNames(MODEL), ByteCodec(), PlainChat(), created=1)
+BYTES = ServedModel(ModelNames(MODEL), ByteCodec(), PlainChat(), 2048, created=1)
 """The model of FakeEngine, as the server sees it."""
 
 

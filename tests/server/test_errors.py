@@ -2,7 +2,8 @@
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import httpx
 import openai
@@ -11,8 +12,8 @@ import pytest
 from headway.core.types import FinishReason
 from headway.errors import EngineStoppedError, ModelError, NeverFitsError, OverloadedError
 from headway.server.routes import ServerOptions
-from tests.server.fake_engine import FakeEngine, Script
-from tests.server.live import MODEL, live_server
+from tests.server.fake_engine import ByteCodec, FakeEngine, Script
+from tests.server.live import BYTES, MODEL, live_server
 
 CHAT = {"model": MODEL, "messages": [{"role": "user", "content": "x"}]}
 TEXT = {"model": MODEL, "prompt": "x"}
@@ -43,6 +44,23 @@ def test_bodies_too_large() -> None:
         assert http.post("/v1/completions", json=TEXT | {"prompt": "x" * 900}).status_code == 200
         answer = http.post("/v1/completions", json=TEXT | {"prompt": "x" * 1000})
         assert error_of(answer, 413)["code"] == "body_too_large"
+        assert http.post("/v1/completions", json=TEXT).status_code == 200
+
+
+def test_text_that_can_not_fit_is_refused_before_it_is_encoded() -> None:
+    class Fragile(ByteCodec):
+        def encode(self, text: str, add_special: bool) -> Sequence[int]:
+            assert len(text) < 100_000
+            return super().encode(text, add_special)
+
+    model = replace(BYTES, codec=Fragile())
+    long = "x" * (128 * model.max_model_len + 1)
+    with live_server(FakeEngine(), model=model) as server:
+        http = server.http()
+        text = http.post("/v1/completions", json=TEXT | {"prompt": long})
+        chat = CHAT | {"messages": [{"role": "user", "content": long}]}
+        for answer in (text, http.post("/v1/chat/completions", json=chat)):
+            assert error_of(answer, 400)["code"] == "context_length_exceeded"
         assert http.post("/v1/completions", json=TEXT).status_code == 200
 
 

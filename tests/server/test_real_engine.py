@@ -57,7 +57,7 @@ def real_server(
     limits = ModelLimits.from_capacity(capacity, frozenset({EOS}))
     surroundings = Surroundings(clock, random.Random(7), [metrics])
     engine = Engine(scheduler, executor, TEXTS, limits, surroundings, options)
-    model = ServedModel(ModelNames(MODEL), TEXTS, PlainChat(), created=1)
+    model = ServedModel(ModelNames(MODEL), TEXTS, PlainChat(), engine.max_model_len, created=1)
     with (
         running(Rig(engine, executor, scheduler, clock)) as rig,
         live_server(engine, model=model, metrics=metrics) as server,
