@@ -10,6 +10,7 @@ from headway.models.arch import config_from_gguf
 from headway.models.chat import ChatTemplate
 from headway.models.gguf import GgufFile, Metadata, read_gguf
 from headway.models.huggingface import QUANTISATIONS, load_folder
+from headway.models.templates import template_for
 from headway.models.tokenizer import Tokenizer
 from headway.models.tokenizer_gguf import load_tokenizer_gguf
 from headway.models.types import ModelConfig, TensorType, Weights
@@ -82,7 +83,8 @@ def _load_gguf(path: Path) -> LoadedModel:
             )
             tokenizer = load_tokenizer_gguf(file.metadata)
         weights = Weights(config, assembled.tensors, digest.result())
-        return _finished(path, weights, tokenizer, _gguf_template(file.metadata), assembled.notices)
+        template = template_for(weights.fingerprint, _gguf_template(file.metadata))
+        return _finished(path, weights, tokenizer, template, assembled.notices)
     except ModelError as e:
         raise _located(path, e) from e
 
