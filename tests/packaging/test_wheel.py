@@ -85,12 +85,15 @@ def run_without_compiler(programs: Path, *command: str) -> str:
 
 def test_the_wheel_holds_each_source_file_and_the_native_module(files: list[str]) -> None:
     packaged = {name for name in files if name.startswith("headway/")}
-    sources = {str(path.relative_to(ROOT)) for path in (ROOT / "headway").rglob("*.py*")}
     native = {name for name in packaged if name.endswith(".so")}
     assert len(native) == 1
-    assert packaged - native == {name for name in sources if "__pycache__" not in name} | {
-        "headway/py.typed"
+    sources = {
+        str(path.relative_to(ROOT))
+        for path in (ROOT / "headway").rglob("*")
+        if path.is_file() and path.suffix not in {".pyc", ".so"}
     }
+    assert packaged - native == sources
+    assert "headway/py.typed" in packaged
     assert len(files) == len(set(files))
 
 
