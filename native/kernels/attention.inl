@@ -30,16 +30,20 @@ INLINE inline void unroll(F&& f) {
   unroll_over(std::make_integer_sequence<int, N>{}, f);
 }
 
+// Into the second-level cache: the first one has too few misses in flight to keep memory busy.
+INLINE inline void fetch(const uint16_t* line) { __builtin_prefetch(line, 0, 2); }
+
 struct Tile {
   const uint16_t* block[kTileBlocks];
   const uint16_t* ahead[kTileBlocks];  // blocks of the next tile
   int blocks;
-  bool fetch;  // whether to fetch those ahead
+  bool fetches;  // whether to fetch those ahead
 };
 
 // scores[query][token] for Q queries and B blocks, dimensions in ascending order.
-// Where `ahead` isn't null, the blocks there are fetched meanwhile: in step d line d of each (a
-// head's K and V are as many lines as it has dimensions).
+// Where `ahead` isn't null, every other block of the next tile is fetched meanwhile, a line a step:
+// a head's K and V together are as many lines as it has dimensions. `weigh_dims` fetches the
+// others.
 template <int Q, int B>
 void score_block(const float* const* q, const uint16_t* const* k, const uint16_t* const* ahead,
                  int dim, float* scores) {
@@ -48,7 +52,7 @@ void score_block(const float* const* q, const uint16_t* const* k, const uint16_t
   unroll<Q * V>([&](auto i) INLINE { acc[i] = Vec::set1(0.0f); });
   for (int d = 0; d < dim; ++d) {
     if (ahead != nullptr)
-      unroll<B>([&](auto b) INLINE { __builtin_prefetch(ahead[b] + d * kLineHalves, 0, 2); });
+      unroll<(B + 1) / 2>([&](auto b) INLINE { fetch(ahead[2 * b] + d * kLineHalves); });
     Vec x[Q];
     unroll<Q>([&](auto i) INLINE { x[i] = Vec::set1(q[i][d]); });
     unroll<V>([&](auto j) INLINE {
@@ -64,7 +68,7 @@ void score_block(const float* const* q, const uint16_t* const* k, const uint16_t
 
 template <int Q>
 void score_tile(const float* const* q, const Tile& tile, int dim, float* scores) {
-  const auto ahead = [&](int b) { return tile.fetch ? tile.ahead + b : nullptr; };
+  const auto ahead = [&](int b) { return tile.fetches ? tile.ahead + b : nullptr; };
   int b = 0;
   for (; b + kPairBlocks <= tile.blocks; b += kPairBlocks)
     score_block<Q, kPairBlocks>(q, tile.block + b, ahead(b), dim, scores + b * kBlockTokens);
@@ -83,7 +87,16 @@ void weigh_dims(const float* p, const Tile& tile, int dim, int d0, int from, int
   unroll<Q>([&](auto i) INLINE {
     unroll<D>([&](auto j) INLINE { acc[i * D + j] = Vec::load(values[i] + d0 + j * Vec::W); });
   });
+  // Lines of the blocks ahead due in each step, all calls over the dimensions taken together.
+  constexpr int L = D * Vec::W / kLineHalves;
+  int line = (d0 * kTileTokens / (D * Vec::W) + from) * L;
   for (int t = from; t < to; ++t) {
+    if (L > 0 && tile.fetches)
+      unroll<L>([&](auto) INLINE {
+        fetch(line < dim ? tile.ahead[1] + line * kLineHalves
+                         : tile.ahead[3] + (line - dim) * kLineHalves);
+        ++line;
+      });
     const uint16_t* v = tile.block[t / kBlockTokens] + (kBlockTokens + t % kBlockTokens) * dim + d0;
     Vec x[Q];
     unroll<Q>([&](auto i) INLINE { x[i] = Vec::set1(p[i * kTileTokens + t]); });
@@ -198,7 +211,7 @@ void attend(const AttentionTask& t, int split, Partial out, float* scratch) {
     Tile tile;
     tile.blocks = (tokens + kBlockTokens - 1) / kBlockTokens;
     // Many rows use a tile more often than fetching it costs.
-    tile.fetch = t.rows == 1 && tile.blocks == kTileBlocks;
+    tile.fetches = t.rows == 1 && tile.blocks == kTileBlocks;
     for (int b = 0; b < tile.blocks; ++b) {
       const int index = start / kBlockTokens + b, next = index + kTileBlocks;
       tile.block[b] = t.pool + t.blocks[index] * t.block_stride;
