@@ -90,8 +90,9 @@ class TieredAdmission:
                 blocked = head
         gate = self._relief(blocked) if blocked else None
         for sequence in queue.candidates():
-            passes = gate is None or self._backfills(sequence, gate)
-            if passes and self._residency.try_enter(sequence):
+            if gate is not None and not self._backfills(sequence, gate):
+                self._residency.notes.passed(sequence, "would delay the head of the line")
+            elif self._residency.try_enter(sequence):
                 return True
         return False
 
@@ -176,12 +177,12 @@ class WeightedAdmission:
         selection = select(items, world.capacity.kv_blocks, world.capacity.max_seqs)
         self.gap = selection.gap
         chosen = {candidates[i] for i in selection.chosen}
+        newcomers = [s for s in waiting if s in chosen]
         for sequence in self._residents():
             if sequence not in chosen and not sequence.in_flight:
-                self._residency.preempt(sequence)
-        for sequence in waiting:
-            if sequence in chosen:
-                self._residency.enter_if_free(sequence)
+                self._residency.preempt(sequence, newcomers[0] if newcomers else sequence)
+        for sequence in newcomers:
+            self._residency.enter_if_free(sequence)
 
     def admit(self, rank: ServiceClass) -> None:
         """All was done in `prepare`."""

@@ -40,6 +40,7 @@ class SchedulerConfig:
     reserve, floor_share: what lower classes keep; floor_share is a fraction of all step tokens.
     pass_s: a head of the line that waited this long is not passed any more.
     realtime_memory_s: steps stay short for this long after realtime was last seen.
+    records: how many of the last plans are kept for `Scheduler.records`; 0 = none.
     model_key: what prefix digests start from: model and KV type.
     """
 
@@ -50,6 +51,7 @@ class SchedulerConfig:
     pass_s: float = 1.0
     realtime_memory_s: float = 30.0
     model_key: bytes = b""
+    records: int = 256
 
     def __post_init__(self) -> None:
         """Raise ConfigError for a value outside its range."""

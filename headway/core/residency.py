@@ -8,6 +8,7 @@ from math import ceil
 
 from headway.core.headroom import Forecast
 from headway.core.plan import BlockCopy
+from headway.core.record import Evicted, Notes
 from headway.core.sequence import Sequence, blocks_for
 from headway.core.types import Lane, PreemptKind, ServiceClass, State
 from headway.core.victims import Cost, choose, preemption_cost, total_gain
@@ -33,6 +34,7 @@ class Residency:
         self.moved: list[Sequence] = []
         self.preempted: set[Sequence] = set()
         self.entered: set[Sequence] = set()
+        self.notes = Notes()
         self._spare: dict[ServiceClass, int] = {}
         for sequence in world.residents.values():
             if sequence.wanted_by is lane or lane is Lane.UNIFIED:
@@ -80,7 +82,7 @@ class Residency:
         members = sorted(self._world.residents.values(), key=lambda s: s.seniority, reverse=True)
         for victim in members:
             if victim is not sequence and not victim.in_flight and victim not in self.entered:
-                self.preempt(victim)
+                self.preempt(victim, sequence)
                 if self.grow(sequence, tokens):
                     return True
         return False
@@ -98,10 +100,11 @@ class Residency:
                     break
             else:
                 self._want(sequence, shortage)
+                self.notes.paused(sequence, "found no block to grow into but its seniors'")
                 return False
             self._world.measured.caution.on_growth_preemption()
         for victim in victims:
-            self.preempt(victim)
+            self.preempt(victim, sequence)
         return True
 
     def _juniors(self, sequence: Sequence) -> list[Sequence]:
@@ -122,12 +125,18 @@ class Residency:
     def try_enter(self, sequence: Sequence) -> bool:
         """Admit or resume a request, displacing lower classes for blocks and a seat if need be."""
         world = self._world
-        if not self.may_enter(sequence) or not self.seat_obtainable(sequence):
+        if not self.may_enter(sequence):
+            return False
+        if not self.seat_obtainable(sequence):
+            self.notes.passed(sequence, "no seat")
             return False
         spare = self.spare_blocks(sequence.rank)
         free = world.device.available(self.lane) - self._reserved_blocks(sequence)
-        if world.demand(sequence, self.lane) + self._headroom(sequence, spare) > free + spare:
-            self._want(sequence, world.demand(sequence, self.lane) - free)
+        need, growth = world.demand(sequence, self.lane), self._headroom(sequence, spare)
+        if need + growth > free + spare:
+            have = f"{free} blocks free, {spare} displaceable, {growth} kept for growth"
+            self.notes.passed(sequence, f"needs {need} blocks: {have}")
+            self._want(sequence, need - free)
             return False
         while (shortage := world.demand(sequence, self.lane) + self._reserved_blocks(sequence)) > (
             world.device.available(self.lane)
@@ -138,7 +147,7 @@ class Residency:
             if victims is None:
                 return False
             for victim in victims:
-                self.preempt(victim)
+                self.preempt(victim, sequence)
         if not self._take_seat(sequence):
             return False
         self._enter(sequence)
@@ -156,8 +165,12 @@ class Residency:
     def enter_if_free(self, sequence: Sequence) -> bool:
         """Admit or resume a request if it fits beside everyone who is there."""
         world = self._world
-        fits = world.demand(sequence, self.lane) <= world.device.available(self.lane)
-        if not fits or not self.may_enter(sequence) or world.seats_free < 1:
+        need, free = world.demand(sequence, self.lane), world.device.available(self.lane)
+        if need > free or world.seats_free < 1:
+            seats = world.seats_free
+            self.notes.passed(sequence, f"needs {need} blocks: {free} blocks, {seats} seats free")
+            return False
+        if not self.may_enter(sequence):
             return False
         self._enter(sequence)
         return True
@@ -259,12 +272,14 @@ class Residency:
         host_free = world.host.available(self.lane)
         return {s: preemption_cost(s, world.device, rates, model, host_free) for s in candidates}
 
-    def preempt(self, sequence: Sequence) -> None:
+    def preempt(self, sequence: Sequence, wanted_by: Sequence) -> None:
         """Swap or recompute, by cost as it is now (the host pool may have filled meanwhile)."""
-        kind = self._costs([sequence])[sequence].kind
-        copies = self._world.preempt(sequence, kind, self.lane)
+        cost, blocks = self._costs([sequence])[sequence], len(sequence.blocks)
+        evicted = Evicted(sequence.id, wanted_by.id, cost.kind, cost.seconds, blocks)
+        self.notes.evicted.append(evicted)
+        copies = self._world.preempt(sequence, cost.kind, self.lane)
         self.preempted.add(sequence)
         self._spare.clear()
-        if kind is PreemptKind.SWAP:
+        if cost.kind is PreemptKind.SWAP:
             self.swap_out += copies
             self.moved.append(sequence)

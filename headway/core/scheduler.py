@@ -10,6 +10,7 @@ from headway.core.budget import FloorCredit
 from headway.core.config import SchedulerConfig
 from headway.core.outcome import apply_failure, apply_result
 from headway.core.plan import Capacity, Open, StepFailure, StepPlan, StepResult
+from headway.core.record import Records
 from headway.core.request import (
     ClassCounts,
     Committed,
@@ -27,7 +28,10 @@ from headway.errors import ConfigError, NeverFitsError
 
 
 class Scheduler:
-    """Owns every request and every KV block. Not thread-safe: one thread calls it."""
+    """Owns every request and every KV block. Not thread-safe: one thread calls it.
+
+    records: what the last plans decided and why; may be read from any thread.
+    """
 
     def __init__(self, capacity: Capacity, config: SchedulerConfig) -> None:
         """Raises ConfigError if the executor's capacity can't work."""
@@ -40,6 +44,7 @@ class Scheduler:
             )
         self._world = World(capacity, config)
         self._credit = FloorCredit(config.floor_share, 2 * capacity.block_size)
+        self.records = Records(config.records)
         self._under_way: dict[Lane, UnderWay] = {}
         self._arrivals = 0
         self._headroom_blocks = 0
@@ -122,6 +127,8 @@ class Scheduler:
         stepping.unstick()
         self._gap = admission.gap
         self._headroom_blocks = residency.headroom_blocks(ServiceClass.BATCH)
+        if world.config.records:
+            self.records.add(stepping.record())
         self._under_way[lane] = UnderWay.of(world, residency, stepping, now)
         return self._as_plan(lane, residency, stepping)
 

@@ -5,6 +5,7 @@ Order: class by class, decode rows before prefill chunks. A resident left out is
 
 from headway.core.budget import FloorCredit, StepBudget
 from headway.core.plan import Chunk
+from headway.core.record import Computed, StepRecord
 from headway.core.residency import Residency
 from headway.core.sequence import Sequence
 from headway.core.step_model import StepLoad
@@ -25,8 +26,8 @@ class Stepping:
         self._granted_block = False
         self._lane = residency.lane
         self._model = world.measured.steps[self._lane]
-        limit_s = self._time_limit(now)
-        self._budget = StepBudget(self._model, world.capacity.max_step_tokens, limit_s)
+        self.limit_s = self._time_limit(now)
+        self._budget = StepBudget(self._model, world.capacity.max_step_tokens, self.limit_s)
 
     @property
     def load(self) -> StepLoad:
@@ -153,6 +154,29 @@ class Stepping:
                 )
             )
         return tuple(chunks)
+
+    def record(self) -> StepRecord:
+        """The plan for people. Call it before `chunks`, which marks requests as in flight."""
+        world, residency, load = self._world, self._residency, self.load
+        left = [
+            s
+            for s in world.residents.values()
+            if s not in self._chunks and not s.in_flight and s.works_on(self._lane)
+        ]
+        usual = "the step was full" if self.limit_s == float("inf") else "the step's time limit"
+        if self._realtime_first:
+            usual = "realtime waits or prefills"
+        return StepRecord(
+            step=world.step,
+            lane=self._lane,
+            limit_s=self.limit_s,
+            predicted_s=self._model.predict(load),
+            computed=tuple(Computed(s.id, n, s.decoding) for s, n in self._chunks.items()),
+            entered=tuple(s.id for s in residency.entered),
+            evicted=tuple(residency.notes.evicted),
+            passed_over=residency.notes.passed_over(residency.entered),
+            paused=residency.notes.left_out(left, usual),
+        )
 
     def _add(self, sequence: Sequence, tokens: int) -> bool:
         """Add a chunk if the resident can have the blocks; drops those it displaced."""

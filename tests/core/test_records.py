@@ -1,0 +1,45 @@
+"""The record of a plan names everyone and the reason."""
+
+from headway.core.scheduler import Scheduler
+from headway.core.types import PreemptKind, ServiceClass
+from headway.testing import LinearDuration, make_request
+from tests.core.helpers import simulate
+
+REALTIME, STANDARD, BATCH = ServiceClass
+
+
+def test_a_displacement_is_explained() -> None:
+    simulation = simulate(kv_blocks=12, max_seqs=4, duration=LinearDuration(0.01, 0.01))
+    scheduler = simulation.scheduler
+    assert isinstance(scheduler, Scheduler)
+    for i in (1, 2, 3):
+        simulation.add(make_request(i, BATCH, 60, 30))
+    for _ in range(3):
+        simulation.step()
+    waiting = scheduler.records.latest()
+    simulation.add(make_request(9, REALTIME, 100, 4, arrival_s=simulation.clock()))
+    simulation.step()
+    record = scheduler.records.latest()
+    assert record is not None
+    assert record is scheduler.records.find(record.step)
+    assert record.entered == (9,)
+    assert {e.wanted_by for e in record.evicted} == {9}
+    assert all(e.kind is PreemptKind.SWAP and e.cost_s > 0 for e in record.evicted)
+    assert [c.request for c in record.computed if not c.decoding] == [9]
+    assert {left.reason for left in record.paused} <= {"realtime waits or prefills"}
+    assert waiting is not None
+    assert waiting.limit_s == float("inf")
+
+
+def test_who_does_not_fit_is_named_with_figures() -> None:
+    simulation = simulate(kv_blocks=8, max_seqs=2)
+    scheduler = simulation.scheduler
+    assert isinstance(scheduler, Scheduler)
+    simulation.add(make_request(1, STANDARD, 100, 4))
+    simulation.add(make_request(2, STANDARD, 100, 4))
+    simulation.step()
+    record = scheduler.records.latest()
+    assert record is not None
+    assert [left.request for left in record.passed_over] == [2]
+    assert record.passed_over[0].reason.startswith("needs 7 blocks: 1 blocks free")
+    assert scheduler.records.find(10**6) is None
