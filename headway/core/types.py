@@ -32,7 +32,7 @@ _WEIGHTS = {ServiceClass.REALTIME: 10.0, ServiceClass.STANDARD: 1.0, ServiceClas
 
 
 class Lane(IntEnum):
-    """A set of compute units with its own step cycle (design section 2)."""
+    """A set of compute units with its own step cycle."""
 
     UNIFIED = 0
     PREFILL = 1
