@@ -161,10 +161,12 @@ class SimulatedExecutor:
 
     def result_of(self, step: "SimulatedStep") -> StepResult:
         """What an ended step gives."""
-        timing = StepTiming(step.cost.copy_out_s, step.cost.copy_in_s, step.computed_s)
+        out_s, in_s = step.cost.copy_out_s, step.cost.copy_in_s
+        compute_s = max(step.ended_s - step.started_s - out_s - in_s, 0.0)
         sampled: tuple[Sampled, ...] = ()
         if not step.interrupted:
             sampled = tuple(self._sample(step.plan))
+        timing = StepTiming(out_s, in_s, compute_s)
         return StepResult(step.plan.step, sampled, (), timing, step.interrupted)
 
     def _sample(self, plan: StepPlan) -> list[Sampled]:
@@ -196,6 +198,7 @@ class SimulatedExecutor:
         for lane, step in list(self._running.items()):
             if step.remaining <= _ROUNDING:
                 step.ended = True
+                step.ended_s = self._accounted_s
                 del self._running[lane]
 
 
@@ -203,7 +206,7 @@ class SimulatedStep:
     """A step in virtual time; see `core.plan.StepHandle`.
 
     remaining: the part of it that is still to be done, from 1 to 0.
-    computed_s: seconds its compute phase took by the clock, once it has ended.
+    ended_s: when it ended, once it has.
     """
 
     def __init__(
@@ -215,7 +218,7 @@ class SimulatedStep:
         self.remaining = 1.0
         self.ended = False
         self.interrupted = False
-        self.computed_s = 0.0
+        self.ended_s = 0.0
         self._executor = executor
         self._result: StepResult | None = None
 
@@ -236,8 +239,6 @@ class SimulatedStep:
         if self._result is None:
             now_s = executor.clock()
             executor.wait_for(self, float("inf") if timeout_s is None else now_s + timeout_s)
-            copies_s = self.cost.copy_out_s + self.cost.copy_in_s
-            self.computed_s = max(executor.clock() - self.started_s - copies_s, 0.0)
             self._result = executor.result_of(self)
         return self._result
 

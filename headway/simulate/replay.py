@@ -79,7 +79,7 @@ class Replay:
     def _turn(self) -> None:
         """Arrivals, a plan for each idle lane, then on to whatever happens next."""
         self._admit_due()
-        if not self._arrivals and self.recorder.alive == len(self._backlog):
+        if not self._others_to_come:
             for request in self._backlog:
                 self._scheduler.abort(request)
         changed = False
@@ -91,6 +91,11 @@ class Replay:
             self._fly()
         elif not changed:
             self._wait()
+
+    @property
+    def _others_to_come(self) -> bool:
+        """Whether requests that are not of the backlog still arrive or run."""
+        return bool(self._arrivals) or self.recorder.alive > len(self._backlog)
 
     def _admit_due(self) -> None:
         now_s = self._clock()
@@ -153,7 +158,7 @@ class Replay:
             self._lengths.pop(finished.request, None)
             if finished.request in self._backlog:
                 self._backlog.remove(finished.request)
-                if self._arrivals:
+                if self._others_to_come:
                     self._add(self._workload.replacement(self._clock()), in_backlog=True)
         return committed
 
