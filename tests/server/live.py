@@ -33,19 +33,16 @@ class LiveServer:
     listener: Listener
     metrics: Metrics
     key: str | None = None
-    clients: list[httpx.Client] = field(default_factory=list)
+    clients: list[httpx.Client | openai.OpenAI] = field(default_factory=list)
 
     @property
     def url(self) -> str:
         return f"http://{self.host}:{self.port}"
 
-    def client(self, **headers: str) -> openai.OpenAI:
-        return openai.OpenAI(
-            base_url=f"{self.url}/v1",
-            api_key=self.key or "none",
-            max_retries=0,
-            default_headers={name.replace("_", "-"): value for name, value in headers.items()},
-        )
+    def client(self) -> openai.OpenAI:
+        client = openai.OpenAI(base_url=f"{self.url}/v1", api_key=self.key or "none", max_retries=0)
+        self.clients.append(client)
+        return client
 
     def async_client(self) -> openai.AsyncOpenAI:
         return openai.AsyncOpenAI(

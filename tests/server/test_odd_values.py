@@ -1,5 +1,6 @@
 """Odd, empty, unknown and unsupported values: a documented 400 or a sensible reading, never 500."""
 
+import json
 from collections.abc import Iterator
 
 import httpx
@@ -11,14 +12,20 @@ from headway.server.openai_types import ChatBody, CompletionBody
 from tests.server.fake_engine import FakeEngine
 from tests.server.live import MODEL, live_server
 
-CHAT = {"model": MODEL, "messages": [{"role": "user", "content": "x"}]}
-TEXT = {"model": MODEL, "prompt": "x"}
+CHAT: dict[str, object] = {"model": MODEL, "messages": [{"role": "user", "content": "x"}]}
+TEXT: dict[str, object] = {"model": MODEL, "prompt": "x"}
 
 
 @pytest.fixture(scope="module")
 def http() -> Iterator[httpx.Client]:
     with live_server(FakeEngine()) as server:
         yield server.http()
+
+
+def with_field(body: dict[str, object], field: str, value: str) -> bytes:
+    """A body with one field as this very JSON."""
+    marked = json.dumps({**body, field: "MARK"})
+    return marked.replace('"MARK"', value).encode()
 
 
 def refused(answer: httpx.Response) -> str:
@@ -34,9 +41,7 @@ def refused(answer: httpx.Response) -> str:
 @pytest.mark.parametrize("field", ["max_tokens", "max_completion_tokens"])
 @pytest.mark.parametrize("value", ["-1", "0", '"5"', "1.5", "1e400", "true", "[]", "NaN", "-1e9"])
 def test_max_tokens_refused(http: httpx.Client, field: str, value: str) -> None:
-    body = (
-        f'{{"model": "tiny", "messages": [{{"role": "user", "content": "x"}}], "{field}": {value}}}'
-    )
+    body = with_field(CHAT, field, value)
     assert refused(http.post("/v1/chat/completions", content=body)) == field
 
 
@@ -87,10 +92,7 @@ ODD: list[tuple[str, str]] = [
 
 @pytest.mark.parametrize(("field", "value"), ODD)
 def test_other_fields_refused_by_name(http: httpx.Client, field: str, value: str) -> None:
-    chat = (
-        f'{{"messages": [{{"role": "user", "content": "x"}}], "model": "tiny", "{field}": {value}}}'
-    )
-    text = f'{{"prompt": "x", "model": "tiny", "{field}": {value}}}'
+    chat, text = with_field(CHAT, field, value), with_field(TEXT, field, value)
     assert refused(http.post("/v1/chat/completions", content=chat)) == field
     assert refused(http.post("/v1/completions", content=text)) == field
 
