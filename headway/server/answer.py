@@ -48,11 +48,24 @@ class Choices:
         for request in requests:
             self._generations.append(engine.submit(request))
 
-    def deltas(self) -> AsyncIterator[Delta]:
-        """Deltas of all choices as they come; called once."""
-        if len(self._generations) == 1:
-            return aiter(self._generations[0])
-        return self._merged()
+    async def batches(self) -> AsyncIterator[Sequence[Delta]]:
+        """Deltas of all choices as they come, those that are ready together in one batch."""
+        if len(self._generations) == self._n == 1:
+            async for delta in self._generations[0]:
+                yield (delta,)
+            return
+        queue = self._fed_queue()
+        running = len(self._generations)
+        while running:
+            batch: list[Delta] = []
+            for item in [await queue.get(), *_waiting(queue)]:
+                if isinstance(item, Delta):
+                    batch.append(item)
+                elif item is None:
+                    running -= 1
+                else:
+                    raise item
+            yield batch
 
     async def aclose(self) -> None:
         """Abort what still runs."""
@@ -60,8 +73,9 @@ class Choices:
         for generation in self._generations:
             await generation.aclose()
 
-    async def _merged(self) -> AsyncIterator[Delta]:
-        queue: asyncio.Queue[Delta | Exception | None] = asyncio.Queue()
+    def _fed_queue(self) -> "_Queue":
+        """A queue that a task for each generation fills; None stands for a generation's end."""
+        queue: _Queue = asyncio.Queue()
 
         async def feed(generation: Generation, first: int) -> None:
             end = None
@@ -74,11 +88,15 @@ class Choices:
 
         for index, generation in enumerate(self._generations):
             self._feeds.append(asyncio.create_task(feed(generation, index * self._n)))
-        for _ in self._generations:
-            while (item := await queue.get()) is not None:
-                if isinstance(item, Exception):
-                    raise item
-                yield item
+        return queue
+
+
+_Queue = asyncio.Queue[Delta | Exception | None]
+
+
+def _waiting(queue: _Queue) -> list[Delta | Exception | None]:
+    """What can be had without waiting."""
+    return [queue.get_nowait() for _ in range(queue.qsize())]
 
 
 class _End(Enum):
@@ -167,11 +185,13 @@ class StreamedAnswer(Response):
             await _supervise(self._pump(choices, wire), receive, cut, look)
 
     async def _pump(self, choices: Choices, wire: _Wire) -> None:
-        async for delta in choices.deltas():
-            _check(delta)
-            events = self._writer.delta(delta)
+        async for batch in choices.batches():
+            good, error = _split(batch)
+            events = b"".join(map(self._writer.delta, good))
             if events:
                 await wire.write(events)
+            if error is not None:
+                raise error
         await wire.write(self._writer.end(), last=True)
 
 
@@ -196,15 +216,20 @@ class WholeAnswer(Response):
             await response(scope, receive, send)
 
     async def _gather(self, choices: Choices) -> None:
-        async for delta in choices.deltas():
-            _check(delta)
-            self._writer.add(delta)
+        async for batch in choices.batches():
+            good, error = _split(batch)
+            if error is not None:
+                raise error
+            for delta in good:
+                self._writer.add(delta)
 
 
-def _check(delta: Delta) -> None:
-    """Raise ApiError for a delta that reports a failure."""
-    if delta.finish is not None and delta.finish not in _GOOD_ENDS:
-        raise from_finish(delta.finish, delta.message)
+def _split(batch: Sequence[Delta]) -> tuple[Sequence[Delta], ApiError | None]:
+    """Deltas before the first that reports a failure, and that failure."""
+    for index, delta in enumerate(batch):
+        if delta.finish is not None and delta.finish not in _GOOD_ENDS:
+            return batch[:index], from_finish(delta.finish, delta.message)
+    return batch, None
 
 
 async def _supervise(
