@@ -11,7 +11,7 @@ sampled once a row. `python bench/calibrate.py MODEL.gguf` writes one for the CP
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
@@ -96,39 +96,57 @@ def _whole(value: object) -> int:
 
 
 _PARAMETERS = 5
-_FIRST_STEP = 2.0
-_LAST_STEP = 1.005
+_FIRST_STEP = 0.7
+_LAST_STEP = 0.002
+_MOST_SWEEPS = 1000
+
+_Logs = tuple[float, ...]
 
 
 def _fit(device: Device, model: ModelShape, steps: Sequence[Step]) -> Device:
-    """Pattern search over the five constants, each by factors that shrink; no gradients, since the
-    roofline has kinks. Minimises the sum of |log(modelled / measured)|."""
+    """Pattern search (Hooke and Jeeves, 1961) over the logarithms of the five constants; no
+    gradients, since the roofline has kinks. Minimises the squares of log(modelled / measured)."""
     peaks, efficiency = device.peaks, device.efficiency
-    constants = [
+    constants = (
         peaks.flops * efficiency.matmul,
         peaks.flops * efficiency.attention,
         peaks.bytes_per_s * efficiency.weights,
         peaks.bytes_per_s * efficiency.kv,
         device.overhead_s,
-    ]
+    )
 
-    def loss(values: Sequence[float]) -> float:
-        tried = _with(device, values)
-        return sum(abs(math.log(_modelled(tried, model, s) / s.seconds)) for s in steps)
+    def loss(logs: _Logs) -> float:
+        tried = _with(device, [math.exp(x) for x in logs])
+        return sum(math.log(_modelled(tried, model, s) / s.seconds) ** 2 for s in steps)
 
-    best, factor = loss(constants), _FIRST_STEP
-    while factor > _LAST_STEP:
-        improved = False
-        for i in range(_PARAMETERS):
-            for change in (factor, 1 / factor):
-                tried = list(constants)
-                tried[i] *= change
-                found = loss(tried)
-                if found < best - 1e-9:
-                    best, constants, improved = found, tried, True
-        if not improved:
-            factor = math.sqrt(factor)
-    return _with(device, constants)
+    base, size = tuple(math.log(c) for c in constants), _FIRST_STEP
+    start = base
+    for _ in range(_MOST_SWEEPS):
+        found = _explored(loss, start, size)
+        if loss(found) < loss(base) - 1e-12:
+            # On in the direction that just paid.
+            start = tuple(2 * f - b for f, b in zip(found, base, strict=True))
+            base = found
+        elif start != base:
+            start = base
+        elif size > _LAST_STEP:
+            size /= 2
+        else:
+            break
+    return _with(device, [math.exp(x) for x in base])
+
+
+def _explored(loss: Callable[[_Logs], float], start: _Logs, size: float) -> _Logs:
+    """The best point met by moving each coordinate by one step either way."""
+    best, best_loss = start, loss(start)
+    for i in range(len(start)):
+        for change in (size, -size):
+            tried = (*best[:i], best[i] + change, *best[i + 1 :])
+            found = loss(tried)
+            if found < best_loss:
+                best, best_loss = tried, found
+                break
+    return best
 
 
 def _with(device: Device, constants: Sequence[float]) -> Device:
