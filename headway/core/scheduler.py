@@ -120,6 +120,7 @@ class Scheduler:
         for rank in ServiceClass:
             stepping.decode_rows(rank)
             admission.admit(rank)
+            stepping.decode_rows(rank)  # of those that have just come back
             if rank is ServiceClass.REALTIME:
                 stepping.note_realtime()
             stepping.prefill(rank)

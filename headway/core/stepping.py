@@ -23,6 +23,7 @@ class Stepping:
         self._credit = credit
         self._realtime_first = False
         self._chunks: dict[Sequence, int] = {}
+        self._tried_rows: set[Sequence] = set()
         self._granted_block = False
         self._lane = residency.lane
         self._model = world.measured.steps[self._lane]
@@ -49,9 +50,9 @@ class Stepping:
         return sum(n for s, n in self._chunks.items() if s.rank is not realtime)
 
     def decode_rows(self, rank: ServiceClass) -> None:
-        """Add the class's decode rows: all of realtime's, of the others those that fit, the ones
-        left out longest first."""
-        rows = [s for s in self._seated(rank) if s.decoding]
+        """Add the class's decode rows, each tried once a plan: all of realtime's, of the others
+        those that fit, the ones left out longest first."""
+        rows = [s for s in self._seated(rank) if s.decoding and s not in self._tried_rows]
         realtime = rank is ServiceClass.REALTIME
         if self._realtime_first and not realtime:
             return
@@ -61,6 +62,7 @@ class Stepping:
                 break
             self._budget.take(1, sequence.computed, decoding=True)
             chosen.append(sequence)
+        self._tried_rows.update(chosen)
         for sequence in sorted(chosen, key=lambda s: s.seniority):
             self._add(sequence, 1)
 

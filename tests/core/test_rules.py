@@ -236,6 +236,16 @@ def test_swapped_work_comes_back_when_the_load_is_gone() -> None:
     assert_oracle(simulation)
 
 
+def test_what_is_swapped_in_computes_in_the_same_step() -> None:
+    simulation = simulate(kv_blocks=16, host_blocks=16)
+    flood(simulation, 1, prompt=100, max_tokens=20)
+    simulation.add(make_request(9, REALTIME, 200, 4, arrival_s=simulation.clock()))
+    simulation.run()
+    (back,) = [p for p in simulation.plans if p.swap_in]
+    assert [(c.request, len(c.tokens)) for c in back.chunks] == [(1, 1)]
+    assert_oracle(simulation)
+
+
 def test_many_sequences_cross_a_block_boundary_with_nothing_free() -> None:
     """[transformers #46587, llama.cpp #23652] Growth inside one class takes the least senior."""
     simulation = simulate(kv_blocks=16, host_blocks=8, max_seqs=16, max_step_tokens=512)
