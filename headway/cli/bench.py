@@ -86,8 +86,8 @@ def _overtake(settings: argparse.Namespace) -> int:
         print(f"{scene.title}:", flush=True)
         with _server(settings.model, scene.flags) as url:
             client = Client(url, os.environ.get(API_KEY_VARIABLE, ""))
-            load = replace(scene.load, tries=settings.tries)
-            outcome = asyncio.run(measure(client, "bench", load, scene.full))
+            sent = replace(scene.load, tries=settings.tries)
+            outcome = asyncio.run(measure(client, "bench", sent, scene.full))
         for line in outcome.lines():
             print(f"  {line}", flush=True)
         same = same and outcome.same == outcome.checked

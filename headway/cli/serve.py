@@ -20,8 +20,8 @@ from headway.server.metrics import Metrics
 
 _CURL = """\
   curl {url}/v1/chat/completions -H 'Content-Type: application/json' {key}\
-    -d '{{"model": "{name}", "temperature": 0, "messages": [{{"role": "user",
-         "content": "What is the capital of France? Answer in one sentence."}}]}}'"""
+    -d '{{"model": "{name}", "temperature": 0,
+         "messages": [{{"role": "user", "content": "What is the capital of France?"}}]}}'"""
 
 
 def run(settings: argparse.Namespace) -> int:

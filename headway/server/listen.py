@@ -58,7 +58,8 @@ def is_loopback(sock: socket.socket) -> bool:
 class Listener:
     """One application on one socket.
 
-    on_ready is called on the event loop once connections are accepted.
+    gate: the application's; closed and emptied when the server stops.
+    drain_s: how long running answers may go on then.
     """
 
     def __init__(self, app: ASGIApp, gate: Gate, sock: socket.socket, drain_s: float) -> None:
@@ -84,6 +85,7 @@ class Listener:
     async def run(self, on_ready: Callable[[], None] | None = None) -> None:
         """Serve until `stop` was called and everybody has left or been cut off.
 
+        on_ready: called on the event loop once connections are accepted.
         Raises ConfigError if another server came first on the same port.
         """
         try:
