@@ -106,7 +106,11 @@ class Chunk:
 
 @dataclass(frozen=True, slots=True)
 class StepPlan:
-    """One step on one lane. Empty plans (no copies, no chunks) are not submitted."""
+    """One step on one lane. Empty plans (no copies, no chunks) are not submitted.
+
+    units: compute units of the lane in this step; 0 leaves their number to the executor. Plans in
+        flight at once never ask for more than the executor has, together.
+    """
 
     step: int
     lane: Lane
@@ -115,6 +119,7 @@ class StepPlan:
     swap_out: tuple[BlockCopy, ...] = ()
     swap_in: tuple[BlockCopy, ...] = ()
     chunks: tuple[Chunk, ...] = ()
+    units: int = 0
 
     @property
     def empty(self) -> bool:
@@ -180,7 +185,11 @@ class StepFailure:
 
 @dataclass(frozen=True, slots=True)
 class Capacity:
-    """What an executor offers. Scheduler and server size themselves by it."""
+    """What an executor offers. Scheduler and server size themselves by it.
+
+    units: compute units (cores; SMs on a GPU) that lanes can divide among them. With fewer than
+        two there is the unified lane only.
+    """
 
     kv_blocks: int
     host_blocks: int
@@ -190,6 +199,7 @@ class Capacity:
     max_model_len: int
     vocab_size: int
     block_bytes: int = 0
+    units: int = 1
 
 
 class StepHandle(Protocol):
