@@ -99,14 +99,6 @@ inline Vec zero_below(Vec a, Vec x, Vec limit) {
 
 #else
 
-inline float half_to_float(uint16_t h) {
-  // Exponent and mantissa moved into place, then scaled by 2^112: exact, subnormals included.
-  const uint32_t magnitude = static_cast<uint32_t>(h & 0x7FFF) << 13;
-  float f = std::bit_cast<float>(magnitude) * std::bit_cast<float>(0x77800000u);
-  if ((h & 0x7C00) == 0x7C00) f = std::bit_cast<float>(0x7F800000u | magnitude);
-  return std::bit_cast<float>(std::bit_cast<uint32_t>(f) | static_cast<uint32_t>(h & 0x8000) << 16);
-}
-
 inline uint16_t float_to_half(float x) {
   const uint32_t bits = std::bit_cast<uint32_t>(x);
   const uint16_t sign = static_cast<uint16_t>(bits >> 16 & 0x8000);
@@ -123,6 +115,23 @@ inline uint16_t float_to_half(float x) {
 
 typedef float Floats __attribute__((vector_size(32)));
 typedef int32_t Ints __attribute__((vector_size(32)));
+typedef uint32_t Words __attribute__((vector_size(32)));
+typedef uint16_t Halves __attribute__((vector_size(16)));
+
+// Exponent and mantissa moved into place, then scaled by 2^112: exact, subnormals included.
+inline Floats to_floats(Halves halves) {
+  const Words h = __builtin_convertvector(halves, Words);
+  const Words magnitude = (h & 0x7FFF) << 13;
+  Floats scaled;
+  std::memcpy(&scaled, &magnitude, sizeof scaled);
+  scaled *= std::bit_cast<float>(0x77800000u);
+  Words bits;
+  std::memcpy(&bits, &scaled, sizeof bits);
+  const Words special = (h & 0x7C00) == 0x7C00;  // infinite or NaN: all ones
+  bits |= (special & 0x7F800000u) | (h & 0x8000) << 16;
+  std::memcpy(&scaled, &bits, sizeof scaled);
+  return scaled;
+}
 
 struct Vec {
   static constexpr int W = 8;
@@ -134,9 +143,9 @@ struct Vec {
     return r;
   }
   static Vec load_half(const uint16_t* p) {
-    Vec r;
-    for (int i = 0; i < W; ++i) r.v[i] = half_to_float(p[i]);
-    return r;
+    Halves h;
+    std::memcpy(&h, p, sizeof h);
+    return {to_floats(h)};
   }
   void store(float* p) const { std::memcpy(p, &v, sizeof v); }
   void store_half(uint16_t* p) const {
