@@ -7,6 +7,8 @@ HeadwayError
 │   └── DownloadError          a model could not be fetched or does not match its checksum
 ├── ConfigError                a setting is wrong (exit 2 on the command line)
 ├── OverloadedError            a queue limit is reached (HTTP 429)
+├── StorageFullError           the disk or the data quota is full (HTTP 507)
+├── ConflictError              what is asked for doesn't go with the state of things (HTTP 409)
 ├── EngineStoppedError         the engine is draining or has failed (HTTP 503)
 └── ExecutorError              a step failed in the executor
 """
@@ -49,6 +51,14 @@ class OverloadedError(HeadwayError):
     def __init__(self, message: str, retry_after_s: float = 1.0) -> None:
         super().__init__(message)
         self.retry_after_s = retry_after_s
+
+
+class StorageFullError(HeadwayError):
+    """The disk or the data quota is full; nothing of what was being stored is kept."""
+
+
+class ConflictError(HeadwayError):
+    """A file or job is in a state that what was asked for doesn't go with."""
 
 
 class EngineStoppedError(HeadwayError):
