@@ -19,7 +19,7 @@ from headway.server.listen import Listener, bind, is_loopback
 from headway.server.metrics import Metrics
 
 _CURL = """\
-  curl {url}/v1/chat/completions -H 'Content-Type: application/json' {key}\
+  curl {url}/v1/chat/completions -H 'Content-Type: application/json' {key}\\
     -d '{{"model": "{name}", "temperature": 0,
          "messages": [{{"role": "user", "content": "What is the capital of France?"}}]}}'"""
 

@@ -68,6 +68,7 @@ def test_it_serves_says_its_sizes_and_stops(model: Path) -> None:
         assert "KV: 64 blocks = 1,024 tokens = 8 sequences of 128" in printed
         assert f"curl {url}/v1/chat/completions" in printed
         assert '"model": "toy"' in printed
+        assert "application/json' \\\n    -d" in printed
         client = openai.OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0)
         answer = client.chat.completions.create(
             model="toy:realtime", messages=[{"role": "user", "content": "hello"}], max_tokens=4
