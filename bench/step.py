@@ -3,8 +3,8 @@
     python bench/step.py MODEL.gguf [--threads N] [--isa PATH] [--only decode-1@64,...]
 
 Contexts are not computed: blocks are filled with one small value, which costs attention the same.
-Prints milliseconds, the median over the repeats: the whole step as Python sees it, the part spent
-outside C++, and the parts inside.
+Prints milliseconds, the median over the repeats: the whole step as Python sees it, CPU time of all
+threads (what to look at on a busy machine), the part spent outside C++, and the parts inside.
 """
 
 import argparse
@@ -74,20 +74,23 @@ def plans(case: Case) -> Iterator[StepPlan]:
 
 @dataclass(frozen=True, slots=True)
 class Timed:
-    """One step in seconds: whole, inside C++, and by part."""
+    """One step in seconds: whole, CPU time of all threads, inside C++, and by part."""
 
     whole_s: float
+    cpu_s: float
     compute_s: float
     parts_s: dict[str, float]
 
 
 def run_once(executor: NativeExecutor, plan: StepPlan) -> Timed:
     """Runs and times a plan."""
+    cpu = time.process_time()
     start = time.perf_counter()
     handle: NativeStep = executor.submit(plan, {})
     result = handle.result()
     whole = time.perf_counter() - start
-    return Timed(whole, result.timing.compute_s, handle.native.parts())
+    cpu = time.process_time() - cpu
+    return Timed(whole, cpu, result.timing.compute_s, handle.native.parts())
 
 
 def run_case(executor: NativeExecutor, case: Case) -> dict[str, float]:
@@ -99,7 +102,8 @@ def run_case(executor: NativeExecutor, case: Case) -> dict[str, float]:
     for _ in range(2):
         run_once(executor, next(steps))
     timed = [run_once(executor, next(steps)) for _ in range(case.reps)]
-    row = {"step": [t.whole_s for t in timed], "python": [t.whole_s - t.compute_s for t in timed]}
+    row = {"step": [t.whole_s for t in timed], "cpu": [t.cpu_s for t in timed]}
+    row["python"] = [t.whole_s - t.compute_s for t in timed]
     row |= {name: [t.parts_s[name] for t in timed] for name in timed[0].parts_s}
     medians = {name: 1e3 * statistics.median(values) for name, values in row.items()}
     return {**medians, "best": 1e3 * min(row["step"])}

@@ -11,6 +11,7 @@ namespace {
 
 constexpr float kNever = -std::numeric_limits<float>::infinity();
 constexpr const char* kNotNumbers = "the model's logits are not numbers";
+constexpr int kBinShift = 20;          // leaves exponent and three bits of a weight
 constexpr float kLikely = 1e-3f;       // of the likeliest token's weight: few are, as a rule
 constexpr float kGreedyBelow = 1e-5f;  // temperatures whose inverse would overflow
 
@@ -134,7 +135,8 @@ std::string Sampler::restrict(const SamplingSpec& spec, const uint8_t* mask, flo
       if ((mask[i / 8] >> (i % 8) & 1) == 0) x[i] = kNever;
   const bool touched = mask != nullptr || !spec.bias.empty() || spec.penalised();
   if (touched && kernels_.group_max(x, size_, groups_.data())) return kNotNumbers;
-  return peak() > kNever ? "" : "no token is allowed here";
+  if (peak() == kNever) return "no token is allowed here";
+  return std::isfinite(peak()) ? "" : kNotNumbers;
 }
 
 // Group maxima are in groups_. The k-th largest of them is exceeded or met by at least k values,
@@ -191,19 +193,40 @@ void Sampler::select_nucleus(const float* weights, float p) {
 // The same where the set is large: only the weights about its edge are sorted. Weights are counted
 // in bins by their leading bits, eight to a factor of two.
 void Sampler::select_wide_nucleus(const float* weights, double wanted) {
-  const auto bin = [](float w) { return std::bit_cast<uint32_t>(w) >> 20; };
-  bins_.assign(bin(1.0f) + 1, 0.0);
-  for (int i = 0; i < vocab_; ++i) bins_[bin(weights[i])] += static_cast<double>(weights[i]);
+  const size_t edge = edge_bin(weights, wanted);
+  const float lower = std::bit_cast<float>(static_cast<uint32_t>(edge) << kBinShift);
+  const float upper = std::bit_cast<float>(static_cast<uint32_t>(edge + 1) << kBinShift);
+  collect(weights, lower);
+  const auto inside = std::partition(candidates_.begin(), candidates_.end(),
+                                     [&](const Candidate& c) { return c.weight >= upper; });
+  std::sort(inside, candidates_.end(), likelier);
+  double mass = 0;
+  for (auto c = candidates_.begin(); c != inside; ++c) mass += static_cast<double>(c->weight);
+  auto end = inside;
+  while (end != candidates_.end() && (end == candidates_.begin() || mass < wanted))
+    mass += static_cast<double>((end++)->weight);
+  candidates_.erase(end, candidates_.end());
+}
+
+// The bin in which the mass of the likeliest weights reaches `wanted`.
+size_t Sampler::edge_bin(const float* weights, double wanted) {
+  constexpr size_t bins = (0x3F800000u >> kBinShift) + 1;  // up to the weight 1
+  constexpr size_t banks = 4;  // neighbours are in different ones, and need not wait
+  bins_.assign(banks * bins, 0.0f);
+  for (int i = 0; i < size_; i += banks)
+    for (size_t b = 0; b < banks; ++b) {
+      const float w = weights[i + static_cast<int>(b)];
+      bins_[b * bins + (std::bit_cast<uint32_t>(w) >> kBinShift)] += w;
+    }
   double above = 0;
-  size_t edge = bins_.size() - 1;
-  while (edge > 0 && above + bins_[edge] < wanted) above += bins_[edge--];
-  candidates_.clear();
-  for (int i = 0; i < vocab_; ++i)
-    if (bin(weights[i]) == edge) candidates_.push_back({weights[i], i});
-  std::sort(candidates_.begin(), candidates_.end(), likelier);
-  keep_mass(wanted - above);
-  for (int i = 0; i < vocab_; ++i)
-    if (bin(weights[i]) > edge) candidates_.push_back({weights[i], i});
+  size_t edge = bins;
+  while (edge-- > 1) {
+    double mass = 0;
+    for (size_t b = 0; b < banks; ++b) mass += static_cast<double>(bins_[b * bins + edge]);
+    if (above + mass >= wanted) break;
+    above += mass;
+  }
+  return edge;
 }
 
 // Shortens candidates_ to the first that together reach `wanted`; one at least.

@@ -93,6 +93,7 @@ class Sampler {
   void select_top(const float* x, int k);
   void select_nucleus(const float* weights, float p);
   void select_wide_nucleus(const float* weights, double wanted);
+  size_t edge_bin(const float* weights, double wanted);
   void keep_mass(double wanted);
   int32_t draw(const SamplingSpec& spec, int position, float* x);
   int32_t draw_from_all(const float* weights, double uniform) const;
@@ -104,7 +105,7 @@ class Sampler {
   std::vector<float> groups_;  // maxima or sums of each 64 of the row
   std::vector<float> order_;
   std::vector<float> raw_;
-  std::vector<double> bins_;
+  std::vector<float> bins_;
   std::vector<int32_t> ids_;
   std::vector<Candidate> candidates_;
 };

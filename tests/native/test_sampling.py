@@ -229,6 +229,16 @@ def test_a_mask_that_allows_nothing_fails_that_request_alone() -> None:
     assert [s.request for s in result.sampled] == [second.request]
 
 
+@pytest.mark.parametrize("value", [math.nan, math.inf, 3e38])
+def test_a_bias_beyond_numbers_fails_that_request_alone(value: float) -> None:
+    hot = SamplingSpec(temperature=1.0, truncation=Truncation(top_p=0.5), bias=((3, value),) * 2)
+    with bench(WEIGHTS) as it:
+        first, second = it.run(PROMPT, hot), it.run(PROMPT)
+        result = it.step((first, 20), (second, 20)).result
+    assert [e.request for e in result.errors] == [first.request]
+    assert [s.token for s in result.sampled] == [LOGITS.argmax()]
+
+
 @pytest.mark.parametrize("isa", PATHS)
 def test_nan_in_one_cache_fails_that_request_alone(isa: str) -> None:
     with bench(WEIGHTS, replace(OPTIONS, isa=isa)) as it:
