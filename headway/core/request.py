@@ -162,6 +162,7 @@ class Snapshot:
     """An immutable picture of the scheduler, published after each commit.
 
     headroom_blocks: blocks the residents are expected to grow by.
+    step_error: median relative error of the latest step-time predictions.
     selection_gap: fraction of Eq. 1's optimum the last selection may have missed.
     """
 
@@ -173,6 +174,7 @@ class Snapshot:
     selection_gap: float = 0.0
     promoted: int = 0
     throughput: Throughput = Throughput()
+    step_error: float = 0.0
 
     @property
     def idle(self) -> bool:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from headway.core.plan import Capacity, Executor
+from headway.core.record import StepRecord
 from headway.core.request import Request, Snapshot
 from headway.core.scheduler import Scheduler
 from headway.core.types import RequestId, ServiceClass
@@ -85,6 +86,7 @@ class Engine:
             self._waiting,
             Observers(surroundings.observers),
         )
+        self._records = scheduler.records
         self._ids = itertools.count()
         self._inbox: deque[Command] = deque()
         self._wake = threading.Condition()
@@ -130,6 +132,10 @@ class Engine:
     def snapshot(self) -> Snapshot:
         """The scheduler after its last commit."""
         return self._loop.snapshot
+
+    def explain(self, step: int | None = None) -> StepRecord | None:
+        """What a step decided and why, the last one by default; None if it is no longer kept."""
+        return self._records.latest() if step is None else self._records.find(step)
 
     @property
     def healthy(self) -> bool:

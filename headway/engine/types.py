@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from headway.core.plan import Penalties, TokenLogprobs, Truncation
+from headway.core.record import StepRecord
 from headway.core.request import Snapshot, Usage
 from headway.core.types import FinishReason, ServiceClass
 
@@ -111,6 +112,10 @@ class EngineClient(Protocol):
 
     def snapshot(self) -> Snapshot:
         """The scheduler after its last commit."""
+        ...
+
+    def explain(self, step: int | None = None) -> StepRecord | None:
+        """What a step decided and why, the last one by default; None if it is no longer kept."""
         ...
 
     @property

@@ -132,11 +132,20 @@ class Metrics:
                 value = 0 if counts_of is None else getattr(counts_of, state)
                 requests.add_metric([state, service_class.label], value)
         yield requests
-        yield GaugeMetricFamily(
-            "headway_headroom_blocks",
-            "Blocks kept free for the growth of running requests.",
-            value=now.headroom_blocks,
+        rates = GaugeMetricFamily(
+            "headway_decode_tokens_per_second", "Decode rate over the last steps.", labels=["kind"]
         )
+        for kind in ("achieved", "bound", "paper"):
+            rates.add_metric([kind], getattr(now.throughput, kind))
+        yield rates
+        named = {
+            "headroom_blocks": ("Blocks kept free for running requests.", now.headroom_blocks),
+            "promoted_requests": ("Batch requests in the reserve.", now.promoted),
+            "selection_gap_ratio": ("Share of Eq. 1's optimum missed.", now.selection_gap),
+            "step_time_error_ratio": ("Median error of predicted step times.", now.step_error),
+        }
+        for name, (text, value) in named.items():
+            yield GaugeMetricFamily(f"headway_{name}", text, value=value)
 
     def _counters(self) -> "Iterable[Metric]":
         from prometheus_client.core import CounterMetricFamily

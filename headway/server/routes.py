@@ -4,7 +4,8 @@ import asyncio
 import secrets
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from enum import Enum
 from typing import Generic, TypeVar
 
 from fastapi import APIRouter, Request
@@ -13,7 +14,7 @@ from starlette.responses import JSONResponse, Response
 from headway.core.types import ServiceClass
 from headway.engine.types import EngineClient, GenerationRequest
 from headway.server.answer import AnswerContext, StreamedAnswer, WholeAnswer
-from headway.server.errors import unavailable
+from headway.server.errors import ApiError, unavailable
 from headway.server.gate import Gate
 from headway.server.metrics import Metrics, exposition
 from headway.server.model import ServedModel
@@ -146,10 +147,29 @@ class Service:
         self.gate.check()
         return await self.health()
 
+    async def explain(self, step: str) -> Response:
+        """GET /debug/steps/STEP: what a step decided and why; `latest` for the last one.
+        Raises ApiError (404) where the step is unknown or no longer kept."""
+        number = None if step == "latest" else int(step) if step.isdigit() else -1
+        record = self.engine.explain(number)
+        if record is None:
+            raise ApiError(404, f"Step {step} is not among the last steps.", code="not_found")
+        return JSONResponse(asdict(record, dict_factory=_plain))
+
     async def scrape(self) -> Response:
         """GET /metrics."""
         content, media_type = exposition(self.metrics)
         return Response(content, media_type=media_type)
+
+
+def _plain(fields: list[tuple[str, object]]) -> dict[str, object]:
+    """Fields of a record as JSON can hold them: names of enums, null for no limit."""
+    plain: dict[str, object] = {}
+    for name, value in fields:
+        if isinstance(value, Enum):
+            value = value.name.lower()
+        plain[name] = None if value == float("inf") else value
+    return plain
 
 
 def build_router(service: Service) -> APIRouter:
@@ -161,5 +181,6 @@ def build_router(service: Service) -> APIRouter:
     router.add_api_route("/v1/models/{name:path}", service.model_card, methods=["GET"])
     router.add_api_route("/health", service.health, methods=["GET"])
     router.add_api_route("/ready", service.ready, methods=["GET"])
+    router.add_api_route("/debug/steps/{step}", service.explain, methods=["GET"])
     router.add_api_route("/metrics", service.scrape, methods=["GET"])
     return router

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from headway.core.plan import TokenLogprobs
+from headway.core.record import StepRecord
 from headway.core.request import ClassCounts, Snapshot, TierCounts, Usage
 from headway.core.types import FinishReason, ServiceClass
 from headway.engine.arrivals import check_request
@@ -60,6 +61,7 @@ class FakeEngine:
     submitted: list[GenerationRequest] = field(default_factory=list)
     live: list["FakeGeneration"] = field(default_factory=list)
     aborted: int = 0
+    records: dict[int | None, StepRecord] = field(default_factory=dict)
 
     def submit(self, request: GenerationRequest) -> Generation:
         if self.script.refuse is not None:
@@ -81,6 +83,9 @@ class FakeEngine:
             host=TierCounts(free=8, used=0, cached=0, total=8),
             classes={c: ClassCounts(running=count) for c, count in running.items()},
         )
+
+    def explain(self, step: int | None = None) -> StepRecord | None:
+        return self.records.get(step)
 
     def release(self) -> None:
         """Let held answers go on; call on the event loop's thread."""
