@@ -8,6 +8,7 @@ HeadwayError
 ├── ConfigError                a setting is wrong (exit 2 on the command line)
 ├── OverloadedError            a queue limit is reached (HTTP 429)
 ├── StorageFullError           the disk or the data quota is full (HTTP 507)
+├── NotFoundError              there is no file or job of that id (HTTP 404)
 ├── ConflictError              what is asked for doesn't go with the state of things (HTTP 409)
 ├── EngineStoppedError         the engine is draining or has failed (HTTP 503)
 └── ExecutorError              a step failed in the executor
@@ -55,6 +56,10 @@ class OverloadedError(HeadwayError):
 
 class StorageFullError(HeadwayError):
     """The disk or the data quota is full; nothing of what was being stored is kept."""
+
+
+class NotFoundError(HeadwayError):
+    """This tenant has no file or job of that id."""
 
 
 class ConflictError(HeadwayError):
