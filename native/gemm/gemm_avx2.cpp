@@ -188,8 +188,9 @@ template <int kSide, int kStep>
   const __m256i both = load(at + 64 * kStep + 32 * half);
   const __m256i nibbles = kSide == 0 ? low_nibbles(both) : high_nibbles(both);
   const __m256i high = load(at + 256 + 64 * kSide + 32 * half);
-  const __m256i top = kStep < 2 ? _mm256_slli_epi16(high, kStep < 2 ? 4 - 2 * kStep : 0)
-                                : _mm256_srli_epi16(high, kStep < 2 ? 0 : 2 * kStep - 4);
+  constexpr int kLeft = kStep < 2 ? 4 - 2 * kStep : 0;
+  constexpr int kRight = kStep < 2 ? 0 : 2 * kStep - 4;
+  const __m256i top = kStep < 2 ? _mm256_slli_epi16(high, kLeft) : _mm256_srli_epi16(high, kRight);
   return _mm256_or_si256(nibbles, _mm256_and_si256(top, _mm256_set1_epi8(0x30)));
 }
 

@@ -138,8 +138,9 @@ template <int kHalf, int kStep>
   const __m512i both = load(quants + 64 * kStep);
   const __m512i low = kHalf == 0 ? both : _mm512_srli_epi16(both, 4);
   const __m512i high = load(quants + 256 + 64 * kHalf);
-  const __m512i top = kStep < 2 ? _mm512_slli_epi16(high, kStep < 2 ? 4 - 2 * kStep : 0)
-                                : _mm512_srli_epi16(high, kStep < 2 ? 0 : 2 * kStep - 4);
+  constexpr unsigned kLeft = kStep < 2 ? 4U - 2U * kStep : 0U;
+  constexpr unsigned kRight = kStep < 2 ? 0U : 2U * kStep - 4U;
+  const __m512i top = kStep < 2 ? _mm512_slli_epi16(high, kLeft) : _mm512_srli_epi16(high, kRight);
   return _mm512_or_si512(_mm512_and_si512(low, _mm512_set1_epi8(15)),
                          _mm512_and_si512(top, _mm512_set1_epi8(0x30)));
 }
