@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from headway.core.plan import SamplingSpec, TokenLogprobs
-from headway.core.types import FinishReason, PreemptKind, RequestId, ServiceClass
+from headway.core.types import Arrangement, FinishReason, PreemptKind, RequestId, ServiceClass
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,6 +164,7 @@ class Snapshot:
     headroom_blocks: blocks the residents are expected to grow by.
     step_error: median relative error of the latest step-time predictions.
     selection_gap: fraction of Eq. 1's optimum the last selection may have missed.
+    arrangement: how the compute units are divided among lanes.
     """
 
     step: int
@@ -175,6 +176,7 @@ class Snapshot:
     promoted: int = 0
     throughput: Throughput = Throughput()
     step_error: float = 0.0
+    arrangement: Arrangement = Arrangement()
 
     @property
     def idle(self) -> bool:

@@ -268,7 +268,7 @@ class Residency:
     def _costs(self, candidates: list[Sequence]) -> dict[Sequence, Cost]:
         world = self._world
         prefill_lane = Lane.UNIFIED if self.lane is Lane.UNIFIED else Lane.PREFILL
-        rates, model = world.measured.copy_rates, world.measured.steps[prefill_lane]
+        rates, model = world.measured.copy_rates, world.step_model(prefill_lane)
         host_free = world.host.available(self.lane)
         return {s: preemption_cost(s, world.device, rates, model, host_free) for s in candidates}
 

@@ -8,6 +8,8 @@ from headway.core.admission import admission_for, rank_of
 from headway.core.blocks import root_digest
 from headway.core.budget import FloorCredit
 from headway.core.config import SchedulerConfig
+from headway.core.controller import Controller, LaneMode
+from headway.core.lanes import Lanes
 from headway.core.outcome import apply_failure, apply_result
 from headway.core.plan import Capacity, Open, StepFailure, StepPlan, StepResult
 from headway.core.record import Records
@@ -33,8 +35,10 @@ class Scheduler:
     records: what the last plans decided and why; may be read from any thread.
     """
 
-    def __init__(self, capacity: Capacity, config: SchedulerConfig) -> None:
-        """Raises ConfigError if the executor's capacity can't work."""
+    def __init__(
+        self, capacity: Capacity, config: SchedulerConfig, lanes: LaneMode = LaneMode.UNIFIED
+    ) -> None:
+        """Raises ConfigError if the executor's capacity can't work, or not with such lanes."""
         if capacity.kv_blocks < 1 or capacity.block_size < 1 or capacity.max_seqs < 1:
             raise ConfigError("at least one KV block, one token a block and one seat are needed")
         if capacity.max_step_tokens < capacity.max_seqs + capacity.block_size:
@@ -43,6 +47,7 @@ class Scheduler:
                 f"block: {capacity.max_seqs + capacity.block_size}"
             )
         self._world = World(capacity, config)
+        self._lanes = Lanes(self._world, Controller(lanes, capacity, config.targets))
         self._credit = FloorCredit(config.floor_share, 2 * capacity.block_size)
         self.records = Records(config.records)
         self._under_way: dict[Lane, UnderWay] = {}
@@ -97,12 +102,17 @@ class Scheduler:
             sequence.aborted = True
             self._world.aborted.append(sequence)
 
+    def due(self, now: float) -> tuple[Lane, ...]:
+        """Lanes whose next step may be planned now: UNIFIED alone, or PREFILL and DECODE, each as
+        soon as its last step is committed. Where the arrangement changes, lanes wait for each
+        other."""
+        return self._lanes.due(self._under_way, now)
+
     def plan(self, lane: Lane, now: float) -> StepPlan:
         """Decide the lane's next step; may be empty. Every plan is committed, empty ones too.
 
-        Either lane UNIFIED alone is planned, or PREFILL and DECODE are, each as soon as its last
-        step is committed. Raises RuntimeError if the lane's previous plan was not, or if a plan of
-        the other arrangement is under way.
+        Raises RuntimeError if the lane's previous plan was not committed, or if a plan of the other
+        arrangement (UNIFIED alone, or PREFILL and DECODE) is under way.
         """
         if lane in self._under_way or any(
             (other is Lane.UNIFIED) is not (lane is Lane.UNIFIED) for other in self._under_way
@@ -131,7 +141,9 @@ class Scheduler:
         if world.config.records:
             self.records.add(stepping.record())
         self._under_way[lane] = UnderWay.of(world, residency, stepping, now)
-        return self._as_plan(lane, residency, stepping)
+        plan = self._as_plan(lane, residency, stepping)
+        self._lanes.note(lane, len(plan.chunks))
+        return plan
 
     def commit(
         self,
@@ -184,6 +196,7 @@ class Scheduler:
             selection_gap=self._gap,
             promoted=len(world.promoted),
             throughput=world.meter.read(),
+            arrangement=world.arrangement,
         )
 
     def _as_plan(self, lane: Lane, residency: Residency, stepping: Stepping) -> StepPlan:
@@ -205,4 +218,5 @@ class Scheduler:
             swap_out=tuple(residency.swap_out),
             swap_in=tuple(residency.swap_in),
             chunks=chunks,
+            units=world.arrangement.units(lane),
         )

@@ -74,6 +74,12 @@ class StepModel:
         linear = self._weights[1] * _SCALES[1] + self._weights[2] * _SCALES[2] * context
         return int(min(left / linear, _NO_LIMIT)) if linear > 0 else _NO_LIMIT
 
+    def scaled(self, factor: float) -> "StepModel":
+        """What to expect of steps that take `factor` times as long, before any was seen."""
+        model = StepModel()
+        model._weights = [weight * factor for weight in self._weights]
+        return model
+
     def prefill_seconds(self, tokens: int) -> float:
         """Seconds to compute a prefix of `tokens` again."""
         load = StepLoad(prefill_tokens=tokens, prefill_context=tokens * tokens // 2)

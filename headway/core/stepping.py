@@ -26,7 +26,7 @@ class Stepping:
         self._tried_rows: set[Sequence] = set()
         self._granted_block = False
         self._lane = residency.lane
-        self._model = world.measured.steps[self._lane]
+        self._model = world.step_model(self._lane)
         self.limit_s = self._time_limit(now)
         self._budget = StepBudget(self._model, world.capacity.max_step_tokens, self.limit_s)
 

@@ -1,5 +1,6 @@
-"""Names shared by the whole core: ids, service classes, states, finish reasons."""
+"""Names shared by the whole core: ids, service classes, lanes, states, finish reasons."""
 
+from dataclasses import dataclass
 from enum import Enum, IntEnum
 from typing import NewType
 
@@ -41,6 +42,32 @@ class Lane(IntEnum):
 
 SPLIT_LANES = (Lane.PREFILL, Lane.DECODE)
 """The lanes that run at once where prefill and decode are apart."""
+
+
+@dataclass(frozen=True, slots=True)
+class Arrangement:
+    """How the executor's compute units are divided among lanes.
+
+    prefill_units, decode_units: units of the two split lanes; both 0 for one unified lane, which
+        has all of them.
+    """
+
+    prefill_units: int = 0
+    decode_units: int = 0
+
+    @property
+    def split(self) -> bool:
+        """Whether prefill and decode run apart."""
+        return self.decode_units > 0
+
+    @property
+    def lanes(self) -> tuple[Lane, ...]:
+        """The lanes that are planned."""
+        return SPLIT_LANES if self.split else (Lane.UNIFIED,)
+
+    def units(self, lane: Lane) -> int:
+        """A lane's units; 0 where the arrangement doesn't say."""
+        return {Lane.PREFILL: self.prefill_units, Lane.DECODE: self.decode_units}.get(lane, 0)
 
 
 class State(Enum):

@@ -10,6 +10,7 @@ from headway.core.blocks import BlockPool, chain_digest
 from headway.core.bound import BoundMeter
 from headway.core.config import SchedulerConfig
 from headway.core.headroom import Caution, OutputLengths
+from headway.core.lane_models import StepModels
 from headway.core.plan import BlockCopy, Capacity
 from headway.core.queues import ClassQueue
 from headway.core.request import Admitted, Emitted, Finished, Preempted, Usage
@@ -17,6 +18,7 @@ from headway.core.sequence import Sequence, blocks_for
 from headway.core.states import move
 from headway.core.step_model import RunningMean, StepModel
 from headway.core.types import (
+    Arrangement,
     BlockId,
     FinishReason,
     Lane,
@@ -44,9 +46,9 @@ class Log:
 class Measured:
     """What the scheduler learns from results: step times, copy rates, answer lengths."""
 
-    def __init__(self) -> None:
-        """Priors only."""
-        self.steps = {lane: StepModel() for lane in Lane}
+    def __init__(self, units: int) -> None:
+        """Priors only; `units`: compute units of the executor."""
+        self.steps = StepModels(units)
         self.copy_out_s = RunningMean(_PRIOR_COPY_S)
         self.copy_in_s = RunningMean(_PRIOR_COPY_S)
         self.lengths = OutputLengths()
@@ -75,7 +77,8 @@ class World:
         self.deadlines: list[tuple[float, int, Sequence]] = []
         self.aborted: list[Sequence] = []
         self.closes: list[RequestId] = []
-        self.measured = Measured()
+        self.measured = Measured(capacity.units)
+        self.arrangement = Arrangement()
         self.meter = BoundMeter(capacity)
         self.log = Log()
         self.step = 0
@@ -85,6 +88,10 @@ class World:
     def seats_free(self) -> int:
         """Seats nobody holds."""
         return self.capacity.max_seqs - sum(1 for s in self.residents.values() if s.seated)
+
+    def step_model(self, lane: Lane) -> StepModel:
+        """The model of a lane's steps in the present arrangement."""
+        return self.measured.steps.of(lane, self.arrangement.units(lane))
 
     def by_seniority(self, rank: ServiceClass) -> list[Sequence]:
         """Residents of a rank, most senior first."""

@@ -15,6 +15,7 @@ def make_capacity(
     max_step_tokens: int = 256,
     max_model_len: int = 512,
     vocab_size: int = 1000,
+    units: int = 1,
 ) -> Capacity:
     """Sizes of a tiny executor: 64 blocks of 16 tokens."""
     return Capacity(
@@ -26,6 +27,7 @@ def make_capacity(
         max_model_len=max_model_len,
         vocab_size=vocab_size,
         block_bytes=block_size * 1024,
+        units=units,
     )
 
 

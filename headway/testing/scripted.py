@@ -134,6 +134,9 @@ class ScriptedExecutor:
         if plan.lane in self._in_flight:
             raise PlanFaultError(f"a second step in flight on lane {plan.lane.name}")
         touched = check_plan(plan, self._capacity)
+        units = plan.units + sum(h.plan.units for h in self._in_flight.values())
+        if units > self._capacity.units:
+            raise PlanFaultError(f"lanes share compute units: {units} are asked for")
         opened = {o.request for o in plan.opens}
         for request in opened & self._sequences.keys():
             raise PlanFaultError(f"request {request} is opened twice")

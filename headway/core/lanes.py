@@ -1,0 +1,66 @@
+"""Which lanes are to be planned now, and with how many units: changes of arrangement in order."""
+
+from collections.abc import Collection
+
+from headway.core.controller import Controller
+from headway.core.outlook import ClassDemand, Demand
+from headway.core.sequence import Sequence
+from headway.core.types import Lane, ServiceClass
+from headway.core.world import World
+
+
+class Lanes:
+    """Keeps the world's arrangement as the controller wants it.
+
+    Lanes of the old arrangement and of the new one are never in flight together. A step of prefill
+    may be long, so that lane is stopped first, and decode goes on until it has ended; then a change
+    costs a decode step's time at most.
+    """
+
+    def __init__(self, world: World, controller: Controller) -> None:
+        self._world = world
+        self._controller = controller
+        self._prefill_idle = False
+        world.arrangement = controller.first
+
+    def due(self, busy: Collection[Lane], now: float) -> tuple[Lane, ...]:
+        """Lanes to plan now, of those that are not busy."""
+        world = self._world
+        if not self._controller.fixed:
+            wanted = self._controller.decide(
+                world.arrangement, self._demand(), world.measured.steps, now
+            )
+            if wanted != world.arrangement:
+                if busy:
+                    return (Lane.DECODE,) if set(busy) == {Lane.PREFILL} else ()
+                world.arrangement = wanted
+                self._prefill_idle = False
+        return tuple(lane for lane in world.arrangement.lanes if lane not in busy)
+
+    def note(self, lane: Lane, chunks: int) -> None:
+        """Hear of a plan that was made."""
+        if lane is Lane.PREFILL:
+            self._prefill_idle = not chunks
+
+    def _demand(self) -> Demand:
+        world = self._world
+        members: dict[ServiceClass, list[Sequence]] = {rank: [] for rank in ServiceClass}
+        for sequence in world.residents.values():
+            if sequence.seated:
+                members[sequence.rank].append(sequence)
+        classes = {rank: _class_demand(residents) for rank, residents in members.items()}
+        due = any(wanted.prompt_tokens for wanted in classes.values())
+        if world.arrangement.split and not self._prefill_idle:
+            due = due or any(len(queue) for queue in world.queues.values())
+        return Demand(classes, due)
+
+
+def _class_demand(residents: list[Sequence]) -> ClassDemand:
+    rows = [s.computed for s in residents if s.decoding]
+    prompts = [s for s in residents if not s.decoding and s.pending]
+    return ClassDemand(
+        rows=len(rows),
+        row_context=sum(rows) // max(len(rows), 1),
+        prompt_tokens=sum(s.pending for s in prompts),
+        prompt_context=min(prompts, key=lambda s: s.seniority).computed if prompts else 0,
+    )
