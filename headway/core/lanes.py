@@ -1,35 +1,56 @@
 """Which lanes are to be planned now, and with how many units: changes of arrangement in order."""
 
 from collections.abc import Collection
+from typing import Protocol
 
-from headway.core.controller import Controller
+from headway.core.lane_models import StepModels
 from headway.core.outlook import ClassDemand, Demand
 from headway.core.sequence import Sequence
-from headway.core.types import Lane, ServiceClass
+from headway.core.types import Arrangement, Lane, ServiceClass
 from headway.core.world import World
 
 
+class LaneChooser(Protocol):
+    """Chooses how lanes share the compute units; `core.controller.Controller` is the one used."""
+
+    @property
+    def first(self) -> Arrangement:
+        """What to begin with."""
+        ...
+
+    @property
+    def fixed(self) -> bool:
+        """Whether it stays at that for ever; then it is not asked again."""
+        ...
+
+    def decide(
+        self, present: Arrangement, demand: Demand, models: StepModels, now: float
+    ) -> Arrangement:
+        """The arrangement to use from now on, given the one in use."""
+        ...
+
+
 class Lanes:
-    """Keeps the world's arrangement as the controller wants it.
+    """Keeps the world's arrangement as the chooser wants it.
 
     Lanes of the old arrangement and of the new one are never in flight together. A step of prefill
     may be long, so that lane is stopped first, and decode goes on until it has ended; then a change
     costs a decode step's time at most.
     """
 
-    def __init__(self, world: World, controller: Controller) -> None:
+    def __init__(self, world: World, chooser: LaneChooser | None) -> None:
+        """Without a chooser there is the unified lane alone."""
         self._world = world
-        self._controller = controller
+        self._chooser = None if chooser is None or chooser.fixed else chooser
         self._prefill_idle = False
-        world.arrangement = controller.first
+        world.arrangement = Arrangement() if chooser is None else chooser.first
 
     def due(self, busy: Collection[Lane], now: float) -> tuple[Lane, ...]:
         """Lanes to plan now, of those that are not busy."""
         world = self._world
-        if not self._controller.fixed:
-            wanted = self._controller.decide(
-                world.arrangement, self._demand(), world.measured.steps, now
-            )
+        if self._chooser is not None:
+            present, models = world.arrangement, world.measured.steps
+            wanted = self._chooser.decide(present, self._demand(), models, now)
             if wanted != world.arrangement:
                 if busy:
                     return (Lane.DECODE,) if set(busy) == {Lane.PREFILL} else ()

@@ -8,8 +8,7 @@ from headway.core.admission import admission_for, rank_of
 from headway.core.blocks import root_digest
 from headway.core.budget import FloorCredit
 from headway.core.config import SchedulerConfig
-from headway.core.controller import Controller, LaneMode
-from headway.core.lanes import Lanes
+from headway.core.lanes import LaneChooser, Lanes
 from headway.core.outcome import apply_failure, apply_result
 from headway.core.plan import Capacity, Open, StepFailure, StepPlan, StepResult
 from headway.core.record import Records
@@ -36,9 +35,10 @@ class Scheduler:
     """
 
     def __init__(
-        self, capacity: Capacity, config: SchedulerConfig, lanes: LaneMode = LaneMode.UNIFIED
+        self, capacity: Capacity, config: SchedulerConfig, lanes: LaneChooser | None = None
     ) -> None:
-        """Raises ConfigError if the executor's capacity can't work, or not with such lanes."""
+        """`lanes`: who divides the compute units; without it there is the unified lane alone.
+        Raises ConfigError if the executor's capacity can't work."""
         if capacity.kv_blocks < 1 or capacity.block_size < 1 or capacity.max_seqs < 1:
             raise ConfigError("at least one KV block, one token a block and one seat are needed")
         if capacity.max_step_tokens < capacity.max_seqs + capacity.block_size:
@@ -47,7 +47,7 @@ class Scheduler:
                 f"block: {capacity.max_seqs + capacity.block_size}"
             )
         self._world = World(capacity, config)
-        self._lanes = Lanes(self._world, Controller(lanes, capacity, config.targets))
+        self._lanes = Lanes(self._world, lanes)
         self._credit = FloorCredit(config.floor_share, 2 * capacity.block_size)
         self.records = Records(config.records)
         self._under_way: dict[Lane, UnderWay] = {}

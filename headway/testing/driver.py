@@ -126,10 +126,13 @@ class Simulation:
         self._fire_timers()
         plan = self.scheduler.plan(self._options.lane, self.clock())
         outcome: StepResult | StepFailure = StepResult(plan.step)
-        verdicts: Mapping[RequestId, Verdict] = {}
         if not plan.empty:
             outcome = self._execute(plan)
             self.plans.append(plan)
+        return self._commit(plan, outcome)
+
+    def _commit(self, plan: StepPlan, outcome: StepResult | StepFailure) -> Committed:
+        verdicts: Mapping[RequestId, Verdict] = {}
         if isinstance(outcome, StepResult):
             verdicts = self._judge(plan, outcome)
         committed = self.scheduler.commit(plan, outcome, verdicts, self.clock())

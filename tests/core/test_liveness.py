@@ -7,11 +7,15 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from headway.core.config import Reserve, SchedulerConfig
+from headway.core.lane_models import StepModels
+from headway.core.lanes import LaneChooser
+from headway.core.outlook import Demand
 from headway.core.plan import Penalties, SamplingSpec
 from headway.core.request import Request
 from headway.core.scheduler import Scheduler
-from headway.core.types import FinishReason, RequestId, ServiceClass
+from headway.core.types import Arrangement, FinishReason, RequestId, ServiceClass
 from headway.testing import (
+    LaneSimulation,
     LinearDuration,
     ManualClock,
     Mishaps,
@@ -23,7 +27,6 @@ from headway.testing import (
     oracle_tokens,
 )
 from headway.testing.driver import DriveOptions
-from tests.core.lanes import TwoLanes
 
 SAMPLINGS = (
     SamplingSpec(),
@@ -94,7 +97,9 @@ def loads(draw: st.DrawFn, failures: bool = False, policies: tuple[str, ...] = (
     )
 
 
-def build(load: Load) -> tuple[Scheduler, ScriptedExecutor, ManualClock]:
+def build(
+    load: Load, lanes: LaneChooser | None = None
+) -> tuple[Scheduler, ScriptedExecutor, ManualClock]:
     """The machine of a load."""
     capacity = make_capacity(
         kv_blocks=load.kv_blocks,
@@ -102,6 +107,7 @@ def build(load: Load) -> tuple[Scheduler, ScriptedExecutor, ManualClock]:
         block_size=4,
         max_seqs=load.max_seqs,
         max_step_tokens=load.max_seqs + 12,
+        units=4,
     )
     config = SchedulerConfig(
         policy=load.policy,
@@ -116,7 +122,7 @@ def build(load: Load) -> tuple[Scheduler, ScriptedExecutor, ManualClock]:
         duration=LinearDuration(),
         mishaps=Mishaps(fail_steps=load.fail_steps),
     )
-    return Scheduler(capacity, config), executor, clock
+    return Scheduler(capacity, config, lanes), executor, clock
 
 
 def run(load: Load, interrupts: bool = False) -> tuple[Simulation, Scheduler]:
@@ -191,12 +197,34 @@ def test_the_other_policies_end_finite_loads_too(load: Load) -> None:
     check_simulation(load, simulation, scheduler)
 
 
+class Restless:
+    """Wants another arrangement every `period` decisions, whatever there is to do."""
+
+    fixed = False
+
+    def __init__(self, period: int, first: Arrangement) -> None:
+        self.first = first
+        self._period = period
+        self._decisions = 0
+
+    def decide(
+        self, present: Arrangement, demand: Demand, models: StepModels, now: float
+    ) -> Arrangement:
+        self._decisions += 1
+        return ARRANGEMENTS[self._decisions // self._period % len(ARRANGEMENTS)]
+
+
+ARRANGEMENTS = (Arrangement(2, 2), Arrangement(), Arrangement(3, 1), Arrangement(1, 3))
+
+
 @settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
-@given(loads(failures=True))
-def test_two_lanes_share_the_pool_and_lose_nothing(load: Load) -> None:
-    scheduler, executor, clock = build(load)
-    lanes = TwoLanes(scheduler, executor, clock)
-    lanes.run(load.requests, load.aborts)
-    check_end(load, scheduler, lanes.tokens, lanes.ends)
-    if not load.fail_steps:
-        assert FinishReason.ERROR not in lanes.ends.values()
+@given(loads(failures=True), st.sampled_from([2, 3, 7, 10**9]), st.booleans())
+def test_lanes_share_the_pool_and_lose_nothing(load: Load, period: int, interrupts: bool) -> None:
+    scheduler, executor, clock = build(load, Restless(period, ARRANGEMENTS[0]))
+    options = DriveOptions(interrupt_for_realtime=interrupts, max_idle_steps=40)
+    simulation = LaneSimulation(scheduler, executor, clock, options=options)
+    simulation.add_all(load.requests)
+    for request_id, when_s in load.aborts:
+        simulation.abort(RequestId(request_id), when_s)
+    simulation.run(max_steps=20_000)
+    check_simulation(load, simulation, scheduler)
