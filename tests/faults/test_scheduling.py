@@ -5,6 +5,7 @@ tests/core/test_promise.py; README.md lists which.
 """
 
 import itertools
+from functools import partial
 
 import pytest
 
@@ -117,13 +118,13 @@ def test_first_in_first_out_for_clients_that_ask_again(alone: Ask) -> None:
     with clean_rig(Machine(max_seqs=1), alone) as rig:
 
         def again(number: int) -> None:
-            """Ask as soon as request `number` has its last token but one."""
-            if number < 28:
-                request = ask(prompt_of(number, 20), 5)
-                rig.at(len(rig.executor.plans) + 5, lambda: (rig.start(request), again(number + 1)))
+            """The client whose answer ends now asks its next question, and so on."""
+            rig.start(ask(prompt_of(number, 20), 5))
+            if number < 27:
+                rig.at(len(rig.executor.plans) + 5, partial(again, number + 1))
 
         opener = rig.begin(first)
-        rig.at(1, lambda: again(4))
+        rig.at(6, partial(again, 4))
         answers = rig.finish()[opener + 1 :]
         starts = [rig.token_steps(i + 1)[0] for i in range(len(answers))]
         assert len(answers) == 28 and starts == sorted(starts)
