@@ -87,11 +87,11 @@ class Capacity:
     max_step_tokens: int
     max_model_len: int
     vocab: int
+    units: int
     def __init__(self) -> None: ...
 
 class RunnerOptions:
     capacity: Capacity
-    threads: int
     spin: bool
     isa: Isa
     def __init__(self) -> None: ...

@@ -25,7 +25,6 @@ Forward::Forward(const Model& model, Path path, KvPool& pool, int threads, int m
       shape_(model.shape),
       path_(path),
       pool_(pool),
-      threads_(threads),
       attention_(model.shape, path.gemm, path.vec, threads),
       normed_(max_rows, shape_.hidden),
       heads_(max_rows, shape_.q_size()),
@@ -44,10 +43,11 @@ Forward::Forward(const Model& model, Path path, KvPool& pool, int threads, int m
   up_.resize(gate_.size());
 }
 
-void Forward::run(Step& step, Team& team) {
+void Forward::run(Step& step, Team& team, int threads) {
   if (step.chunks.empty()) return;
+  threads_ = threads;
   begin(step);
-  team.run([&](Worker& worker) { body(worker, step); });
+  team.run(threads, [&](Worker& worker) { body(worker, step); });
   step.interrupted = stop_;
 }
 

@@ -30,7 +30,7 @@ class Forward {
 
   // Computes the step's chunks: writes their K and V, samples, fills samples, trace and timing.
   // Stops at a layer boundary when step.interrupt is set.
-  void run(Step& step, Team& team);
+  void run(Step& step, Team& team, int threads);
 
  private:
   struct Row {
@@ -71,7 +71,7 @@ class Forward {
   const ModelShape& shape_;
   Path path_;
   KvPool& pool_;
-  int threads_;
+  int threads_ = 1;  // of the step
   Attention attention_;
 
   int64_t rows_count_ = 0;

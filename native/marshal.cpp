@@ -114,7 +114,8 @@ PlanReader::PlanReader()
       blocks_(intern("blocks")),
       num_blocks_(intern("num_blocks")),
       sample_(intern("sample")),
-      get_(intern("get")) {}
+      get_(intern("get")),
+      units_(intern("units")) {}
 
 void PlanReader::read(nb::handle plan, nb::handle masks, Runner& runner, Step& step) const {
   const nb::object opens = field(plan, opens_);
@@ -125,6 +126,7 @@ void PlanReader::read(nb::handle plan, nb::handle masks, Runner& runner, Step& s
   step.chunks.reserve(chunk_items.size());
   std::exception_ptr malformed;
   try {
+    step.units = to_int32(field(plan, units_));
     read_copies(field(plan, swap_out_), step.outs);
     read_copies(field(plan, swap_in_), step.ins);
     for (size_t i = 0; i < chunk_items.size(); ++i)

@@ -69,8 +69,7 @@ class Builder {
     const SourceMatrix gate = checked(at + "gate", s_.intermediate, s_.hidden);
     const SourceMatrix up = checked(at + "up", s_.intermediate, s_.hidden);
     if (gate.type == up.type) {
-      l.gate_up =
-          pack_interleaved(gate.type, gate.rows, gate.cols, gate.bytes, up.bytes, &arena_);
+      l.gate_up = pack_interleaved(gate.type, gate.rows, gate.cols, gate.bytes, up.bytes, &arena_);
     } else {
       l.gate = pack(gate.type, gate.rows, gate.cols, gate.bytes, &arena_);
       l.up = pack(up.type, up.rows, up.cols, up.bytes, &arena_);

@@ -169,11 +169,11 @@ void bind_settings(nb::module_& m) {
       .def_rw("max_seqs", &Capacity::max_seqs)
       .def_rw("max_step_tokens", &Capacity::max_step_tokens)
       .def_rw("max_model_len", &Capacity::max_model_len)
-      .def_rw("vocab", &Capacity::vocab);
+      .def_rw("vocab", &Capacity::vocab)
+      .def_rw("units", &Capacity::units);
   nb::class_<RunnerOptions>(m, "RunnerOptions")
       .def(nb::init<>())
       .def_rw("capacity", &RunnerOptions::capacity)
-      .def_rw("threads", &RunnerOptions::threads)
       .def_rw("spin", &RunnerOptions::spin)
       .def_rw("isa", &RunnerOptions::isa);
 }

@@ -42,6 +42,8 @@ void check_chunk(const Chunk& chunk, const Capacity& capacity) {
 }  // namespace
 
 void Step::check(const Capacity& capacity) {
+  if (units < 0 || units > capacity.units)
+    refuse(std::to_string(units) + " units of " + std::to_string(capacity.units));
   check_copies(outs, capacity);
   check_copies(ins, capacity);
   if (chunks.size() > static_cast<size_t>(capacity.max_seqs))

@@ -20,6 +20,7 @@ struct Capacity {
   int max_step_tokens = 0;
   int max_model_len = 0;
   int vocab = 0;
+  int units = 1;  // threads
 };
 
 struct Copy {
@@ -65,6 +66,7 @@ class Step {
   std::vector<Chunk> chunks;
   int rows = 0;
   bool traced = false;
+  int units = 0;  // threads to compute on; 0 leaves it to the lane
 
   // Throws std::invalid_argument where the plan cannot be run; numbers the rows.
   void check(const Capacity& capacity);

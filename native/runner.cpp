@@ -1,5 +1,6 @@
 #include "runner.hpp"
 
+#include <algorithm>
 #include <chrono>
 #include <cstring>
 #include <stdexcept>
@@ -24,9 +25,10 @@ const VectorKernels& vector_kernels(Isa isa) {
 }
 
 Lane::Lane(const Model& model, Path path, KvPool& device, KvPool& host, int threads, bool spin,
-           int max_rows)
+           int default_threads, int max_rows)
     : device_(device),
       host_(host),
+      default_threads_(default_threads),
       team_(threads, spin),
       forward_(model, path, device, threads, max_rows),
       thread_([this] { serve(); }) {}
@@ -77,14 +79,15 @@ void Lane::run(Step& step) {
     work();
     seconds = seconds_since(start);
   };
-  phase(step.timing.copy_out_s, [&] { copy(step.outs, true); });
-  phase(step.timing.copy_in_s, [&] { copy(step.ins, false); });
-  phase(step.timing.compute_s, [&] { forward_.run(step, team_); });
+  const int threads = step.units > 0 ? step.units : default_threads_;
+  phase(step.timing.copy_out_s, [&] { copy(step.outs, true, threads); });
+  phase(step.timing.copy_in_s, [&] { copy(step.ins, false, threads); });
+  phase(step.timing.compute_s, [&] { forward_.run(step, team_, threads); });
 }
 
-void Lane::copy(const std::vector<Copy>& copies, bool out) {
+void Lane::copy(const std::vector<Copy>& copies, bool out, int threads) {
   if (copies.empty()) return;
-  team_.run([&](Worker& worker) {
+  team_.run(threads, [&](Worker& worker) {
     worker.share(static_cast<int64_t>(copies.size()), [&](int64_t i) {
       const Copy& c = copies[static_cast<size_t>(i)];
       uint16_t* const device = device_.block(c.device);
@@ -122,17 +125,17 @@ void Runner::stop() {
   for (std::unique_ptr<Lane>& lane : lanes_) lane.reset();
 }
 
-// The unified lane has all threads; the other two, made when first used, share as many.
+// Lanes are made when first used, with as many threads as there are; a plan says how many of them
+// compute. Left to the executor, the unified lane has all, and the other two share them.
 Lane& Runner::lane(int index) {
   if (index < 0 || index >= kLanes) throw std::invalid_argument("invalid plan: unknown lane");
   std::unique_ptr<Lane>& lane = lanes_[index];
   if (!lane) {
-    const int half = std::max(1, options_.threads / 2);
-    const int threads = index == 0   ? options_.threads
-                        : index == 1 ? std::max(1, options_.threads - half)
-                                     : half;
-    lane = std::make_unique<Lane>(model_, path_, device_, host_, threads, options_.spin,
-                                  options_.capacity.max_step_tokens);
+    const Capacity& capacity = options_.capacity;
+    const int all = capacity.units, decode = std::max(1, all / 2);
+    const int by_default = index == 0 ? all : index == 1 ? std::max(1, all - decode) : decode;
+    lane = std::make_unique<Lane>(model_, path_, device_, host_, all, options_.spin, by_default,
+                                  capacity.max_step_tokens);
   }
   return *lane;
 }

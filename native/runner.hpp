@@ -18,7 +18,6 @@ namespace headway {
 
 struct RunnerOptions {
   Capacity capacity;
-  int threads = 1;
   bool spin = true;  // every thread has a CPU of its own
   Isa isa = Isa::portable;
 };
@@ -26,7 +25,7 @@ struct RunnerOptions {
 class Lane {
  public:
   Lane(const Model& model, Path path, KvPool& device, KvPool& host, int threads, bool spin,
-       int max_rows);
+       int default_threads, int max_rows);
   ~Lane();  // ends the step in flight first
   Lane(const Lane&) = delete;
   Lane& operator=(const Lane&) = delete;
@@ -37,10 +36,11 @@ class Lane {
  private:
   void serve();
   void run(Step& step);
-  void copy(const std::vector<Copy>& copies, bool out);
+  void copy(const std::vector<Copy>& copies, bool out, int threads);
 
   KvPool& device_;
   KvPool& host_;
+  const int default_threads_;
   Team team_;
   Forward forward_;
   std::mutex mutex_;

@@ -53,17 +53,18 @@ Team::~Team() {
   for (std::thread& thread : threads_) thread.join();
 }
 
-void Team::run(const std::function<void(Worker&)>& body) {
+void Team::run(int threads, const std::function<void(Worker&)>& body) {
   {
     const std::lock_guard<std::mutex> lock(mutex_);
     body_ = &body;
     error_ = nullptr;
     start_done_ = done_.load();
     failed_.store(false);
+    wanted_ = threads;
     open_ = true;
   }
   jobs_.fetch_add(1);
-  if (threads_count_ > 1) jobs_.notify_all();
+  if (threads > 1) jobs_.notify_all();
   work(0);
   const auto empty = [this] { return active_.load() == 0; };
   if (spin_) spin_until(kIdleSpin, empty);
@@ -88,14 +89,16 @@ void Team::serve(int index) {
 // Enters the body, unless it is over already.
 void Team::work(int index) {
   uint32_t phase, done;
+  int threads;
   {
     const std::lock_guard<std::mutex> lock(mutex_);
-    if (!open_) return;
+    if (!open_ || index >= wanted_) return;
     active_.fetch_add(1);
+    threads = wanted_;
     phase = phase_;
     done = start_done_;
   }
-  Worker worker(*this, index, phase, done);
+  Worker worker(*this, index, threads, phase, done);
   (*body_)(worker);
   leave(worker);
 }

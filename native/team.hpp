@@ -38,11 +38,12 @@ class Worker {
 
  private:
   friend class Team;
-  Worker(Team& team, int index, uint32_t phase, uint32_t done)
-      : team_(team), index_(index), phase_(phase), done_(done) {}
+  Worker(Team& team, int index, int threads, uint32_t phase, uint32_t done)
+      : team_(team), index_(index), threads_(threads), phase_(phase), done_(done) {}
 
   Team& team_;
   int index_;
+  int threads_;     // that may be in the body
   uint32_t phase_;  // calls of share so far
   uint32_t done_;   // units in all of them
 };
@@ -58,9 +59,9 @@ class Team {
 
   int size() const { return threads_count_; }
 
-  // Runs body(worker) on the threads that are there in time, the caller at least, and returns when
-  // all of them have left it. Rethrows the first exception of a unit.
-  void run(const std::function<void(Worker&)>& body);
+  // Runs body(worker) on those of the first `threads` threads that are there in time, the caller at
+  // least, and returns when all of them have left it. Rethrows the first exception of a unit.
+  void run(int threads, const std::function<void(Worker&)>& body);
 
  private:
   friend class Worker;
@@ -89,6 +90,7 @@ class Team {
   std::mutex mutex_;  // of all below
   std::condition_variable left_;
   bool open_ = false;  // whether the body may still be entered
+  int wanted_ = 0;     // threads that may
   bool stop_ = false;
   uint32_t phase_ = 0;       // before the first call of the next body
   uint32_t last_phase_ = 0;  // any thread has begun
@@ -102,10 +104,9 @@ template <class F>
 void Worker::share(int64_t units, F&& f) {
   const uint32_t phase = ++phase_;
   const uint32_t target = done_ += static_cast<uint32_t>(units);
-  const int threads = team_.size();
-  for (int i = 0; i < threads; ++i) {
-    const int owner = (index_ + i) % threads;
-    const int64_t begin = units * owner / threads, end = units * (owner + 1) / threads;
+  for (int i = 0; i < threads_; ++i) {
+    const int owner = (index_ + i) % threads_;
+    const int64_t begin = units * owner / threads_, end = units * (owner + 1) / threads_;
     for (int64_t n = team_.claim(owner, phase, end - begin); n >= 0;
          n = team_.claim(owner, phase, end - begin)) {
       try {

@@ -1,7 +1,7 @@
 """The CPU executor: plans run in C++, on threads of their own, without the interpreter lock."""
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -65,10 +65,9 @@ class NativeExecutor:
     instruction set. Raises ModelError where the weights can't be run, ConfigError for options."""
 
     def __init__(self, weights: Weights, options: NativeOptions) -> None:
-        threads = options.threads or usable_cpus()
-        self._capacity = _capacity(weights.config, options)
-        self._native: _native.Executor | None = _build(weights, options, threads)
-        self._capacity = _with_block_bytes(self._capacity, self._native.block_bytes)
+        capacity = _capacity(weights.config, options)
+        self._native: _native.Executor | None = _build(weights, capacity, options.isa)
+        self._capacity = replace(capacity, block_bytes=self._native.block_bytes)
 
     @property
     def capacity(self) -> Capacity:
@@ -153,28 +152,15 @@ def _capacity(config: ModelConfig, options: NativeOptions) -> Capacity:
         max_step_tokens=options.max_step_tokens,
         max_model_len=min(options.max_model_len, config.max_context),
         vocab_size=config.vocab,
+        units=options.threads or usable_cpus(),
     )
 
 
-def _with_block_bytes(capacity: Capacity, block_bytes: int) -> Capacity:
-    return Capacity(
-        capacity.kv_blocks,
-        capacity.host_blocks,
-        capacity.block_size,
-        capacity.max_seqs,
-        capacity.max_step_tokens,
-        capacity.max_model_len,
-        capacity.vocab_size,
-        block_bytes,
-    )
-
-
-def _build(weights: Weights, options: NativeOptions, threads: int) -> _native.Executor:
+def _build(weights: Weights, capacity: Capacity, isa: str) -> _native.Executor:
     native_options = _native.RunnerOptions()
-    native_options.capacity = _native_capacity(weights.config, options)
-    native_options.threads = threads
-    native_options.spin = threads <= cpu_time()
-    native_options.isa = _isa(options.isa)
+    native_options.capacity = _native_capacity(capacity)
+    native_options.spin = capacity.units <= cpu_time()
+    native_options.isa = _isa(isa)
     matrices = {}
     vectors = {}
     for name, tensor in weights.tensors.items():
@@ -189,15 +175,16 @@ def _build(weights: Weights, options: NativeOptions, threads: int) -> _native.Ex
         raise ModelError(f"the model can't be run on the CPU: {error}") from error
 
 
-def _native_capacity(config: ModelConfig, options: NativeOptions) -> _native.Capacity:
-    capacity = _native.Capacity()
-    capacity.kv_blocks = options.kv_blocks
-    capacity.host_blocks = options.host_blocks
-    capacity.max_seqs = options.max_seqs
-    capacity.max_step_tokens = options.max_step_tokens
-    capacity.max_model_len = min(options.max_model_len, config.max_context)
-    capacity.vocab = config.vocab
-    return capacity
+def _native_capacity(capacity: Capacity) -> _native.Capacity:
+    native = _native.Capacity()
+    native.kv_blocks = capacity.kv_blocks
+    native.host_blocks = capacity.host_blocks
+    native.max_seqs = capacity.max_seqs
+    native.max_step_tokens = capacity.max_step_tokens
+    native.max_model_len = capacity.max_model_len
+    native.vocab = capacity.vocab_size
+    native.units = capacity.units
+    return native
 
 
 def _isa(name: str) -> _native.Isa:

@@ -41,6 +41,7 @@ FAULTS = {
     "prompt token": (plan(opens=(replace(OPEN, prompt=[LLAMA.vocab]),)), "token"),
     "bias token": (plan(opens=(replace(OPEN, sampling=SamplingSpec(bias=((-1, 1.0),))),)), "token"),
     "two chunks": (plan(CHUNK, CHUNK), "two chunks"),
+    "units": (replace(plan(CHUNK), units=2), "2 units of 1"),
     "copy": (
         StepPlan(0, Lane.UNIFIED, swap_out=(BlockCopy(BlockId(0), BlockId(64)),)),
         "host block 64",
@@ -110,6 +111,16 @@ def test_a_lane_runs_one_step_at_a_time_and_lanes_run_at_once() -> None:
         together = (first.result(), second.result())
         alone = it.executor.submit(StepPlan(2, Lane.UNIFIED, chunks=(decode.chunk(10),)), {})
         assert together[1].sampled == alone.result().sampled
+
+
+@pytest.mark.parametrize("units", [0, 1, 2, 3])
+def test_a_plan_says_how_many_threads_compute(units: int) -> None:
+    with bench(WEIGHTS, replace(OPTIONS, threads=3)) as it:
+        assert it.executor.capacity.units == 3
+        expected = it.executor.submit(plan(CHUNK), {}).result().sampled
+        for lane in Lane:
+            again = replace(plan(CHUNK), lane=lane, units=units)
+            assert it.executor.submit(again, {}).result().sampled == expected
 
 
 def test_result_times_out_and_the_step_goes_on() -> None:
