@@ -5,11 +5,14 @@ from collections.abc import Mapping
 
 from headway.core.types import FinishReason
 from headway.errors import (
+    ConflictError,
     EngineStoppedError,
     HeadwayError,
     InvalidRequestError,
     NeverFitsError,
+    NotFoundError,
     OverloadedError,
+    StorageFullError,
 )
 
 
@@ -74,6 +77,12 @@ def from_exception(error: HeadwayError) -> ApiError:
         case OverloadedError():
             headers = {"Retry-After": str(max(1, round(error.retry_after_s)))}
             return ApiError(429, message, "rate_limit_error", "", "overloaded", headers)
+        case NotFoundError():
+            return ApiError(404, message, code="not_found")
+        case ConflictError():
+            return ApiError(409, message, code="conflict")
+        case StorageFullError():
+            return ApiError(507, message, "server_error", "", "insufficient_storage")
         case EngineStoppedError():
             return unavailable(message, "engine_stopped")
         case _:

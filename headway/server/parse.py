@@ -8,8 +8,9 @@ from pydantic_core import ErrorDetails
 from starlette.requests import ClientDisconnect, Request
 
 from headway.server.errors import ApiError, bad_request
-from headway.server.openai_types import GenerationBody
+from headway.server.openai_types import Body, GenerationBody
 
+A = TypeVar("A", bound=Body)
 B = TypeVar("B", bound=GenerationBody)
 
 _EXPECTED: dict[int | str, str] = {
@@ -38,13 +39,19 @@ async def read_body(request: Request, limit_bytes: int) -> bytes:
     return b"".join(parts)
 
 
-def parse_body(kind: type[B], raw: bytes) -> B:
+def parse_json(kind: type[A], raw: bytes) -> A:
     """A validated body. Raises ApiError (400) that names the first field at fault."""
     try:
         body = kind.model_validate_json(raw)
     except ValidationError as error:
         raise _explain(error.errors(include_url=False, include_context=False)) from None
     body.check_extra()
+    return body
+
+
+def parse_body(kind: type[B], raw: bytes) -> B:
+    """The same for bodies that ask for answers, whose fields must go together."""
+    body = parse_json(kind, raw)
     if body.stream_options is not None:
         body.stream_options.check_extra("stream_options.")
         if not body.stream:

@@ -9,6 +9,7 @@ from time import monotonic, sleep
 
 import httpx
 import openai
+from fastapi import APIRouter
 
 from headway.engine.types import EngineClient
 from headway.server.app import build_app
@@ -78,6 +79,7 @@ def live_server(
     model: ServedModel = BYTES,
     metrics: Metrics | None = None,
     drain_s: float = 5.0,
+    batches: Callable[[Gate], APIRouter] | None = None,
 ) -> Iterator[LiveServer]:
     """Serve `engine` on 127.0.0.1 until the block ends."""
     metrics = metrics or Metrics()
@@ -87,7 +89,8 @@ def live_server(
     service = Service(engine, model, metrics, gate, options)
     sock = bind("127.0.0.1", 0)
     port = sock.getsockname()[1]
-    listener = Listener(build_app(service), gate, sock, drain_s)
+    app = build_app(service, None if batches is None else batches(gate))
+    listener = Listener(app, gate, sock, drain_s)
     loop = asyncio.new_event_loop()
     ready = threading.Event()
 

@@ -1,0 +1,1 @@
+"""Durable Batch jobs: files of requests in, files of answers out, whatever happens in between."""
