@@ -140,13 +140,15 @@ def test_result_times_out_and_the_step_goes_on() -> None:
 def test_an_interrupt_stops_at_a_layer() -> None:
     weights = tiny_weights(replace(LLAMA, layers=200))
     with bench(weights) as it:
-        whole, cut = _timed(it, interrupt=False), _timed(it, interrupt=True)
+        # The least of a few: a busy machine delays any of them.
+        whole = min(_timed(it, interrupt=False) for _ in range(2))
+        cut = min(_timed(it, interrupt=True) for _ in range(4))
     assert cut < whole / 2
 
 
 def _timed(it: Bench, interrupt: bool) -> float:
     """Seconds of a long step, interrupted by another thread or not."""
-    run = it.run(tokens(400))
+    run = it.run(tokens(400), room=0)
     opened = StepPlan(
         0, Lane.UNIFIED, (Open(run.request, run.tokens, run.spec),), chunks=(run.chunk(400),)
     )
@@ -157,6 +159,7 @@ def _timed(it: Bench, interrupt: bool) -> float:
         thread.start()
         thread.join()
     assert handle.result(30).interrupted == interrupt
+    it.free += run.blocks
     return time.perf_counter() - start
 
 
