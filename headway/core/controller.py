@@ -57,6 +57,7 @@ class Controller:
         self._targets = targets
         self._lost_s = 0.0
         self._decided_s = 0.0
+        self._resting = self.first
         self._left_s: dict[Arrangement, float] = {}
 
     @property
@@ -76,20 +77,32 @@ class Controller:
         elapsed_s = min(now - self._decided_s, _LONGEST_S)
         self._decided_s = now
         if demand.one_sided:
-            # Units of an idle lane go back at once: nothing is in flight that a change would cost.
-            self._lost_s = 0.0
-            return present if self.first.split else self.first
+            return self._rest(present)
         self._let_retry(present, models, now)
         outlook = Outlook(demand, models, self._targets, self._capacity)
         values = outlook.values(present)
         gains = {c: _gain(outlook.values(c), values) for c in self._candidates if c != present}
         best = max(gains, key=lambda candidate: gains[candidate])
         self._lost_s = max(self._lost_s + gains[best] * elapsed_s, 0.0)
-        if self._lost_s < _HYSTERESIS_S:
-            return present
-        self._lost_s = 0.0
-        self._left_s[present] = now
+        if gains.get(self._resting, 0.0) > 0:
+            best = self._resting
+        elif self._lost_s < _HYSTERESIS_S:
+            best = present
+        self._resting = best
+        if best != present:
+            self._lost_s = 0.0
+            self._left_s[present] = now
         return best
+
+    def _rest(self, present: Arrangement) -> Arrangement:
+        """Units of an idle lane go back at once: nothing is in flight that a change would cost.
+        When there is work on both sides again, the arrangement given up now has proved itself."""
+        self._lost_s = 0.0
+        if self.first.split:
+            return present
+        if present.split:
+            self._resting = present
+        return self.first
 
     def _let_retry(self, present: Arrangement, models: StepModels, now: float) -> None:
         """Forget what was measured of arrangements long out of use."""

@@ -43,19 +43,21 @@ class Lanes:
         self._world = world
         self._chooser = None if chooser is None or chooser.fixed else chooser
         self._prefill_idle = False
+        self._wanted: Arrangement | None = None
         world.arrangement = Arrangement() if chooser is None else chooser.first
 
     def due(self, busy: Collection[Lane], now: float) -> tuple[Lane, ...]:
         """Lanes to plan now, of those that are not busy."""
         world = self._world
-        if self._chooser is not None:
+        if self._chooser is not None and self._wanted is None:
             present, models = world.arrangement, world.measured.steps
             wanted = self._chooser.decide(present, self._demand(), models, now)
-            if wanted != world.arrangement:
-                if busy:
-                    return (Lane.DECODE,) if set(busy) == {Lane.PREFILL} else ()
-                world.arrangement = wanted
-                self._prefill_idle = False
+            self._wanted = wanted if wanted != present else None
+        if self._wanted is not None:
+            if busy:
+                return (Lane.DECODE,) if set(busy) == {Lane.PREFILL} else ()
+            world.arrangement, self._wanted = self._wanted, None
+            self._prefill_idle = False
         return tuple(lane for lane in world.arrangement.lanes if lane not in busy)
 
     def note(self, lane: Lane, chunks: int) -> None:
