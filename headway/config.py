@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from headway.core.types import ServiceClass
 from headway.errors import ConfigError
@@ -38,6 +39,34 @@ class ServeConfig:
             raise ConfigError(f"the API key is empty; unset {API_KEY_VARIABLE} to have none")
         if self.served_name is not None and not self.served_name.strip():
             raise ConfigError("--served-model-name is empty")
+
+
+@dataclass(frozen=True, slots=True)
+class BatchConfig:
+    """Where Batch jobs are kept.
+
+    folder: data folder; None for a server without the Batch API.
+    given: whether somebody asked for this folder, so that one that can't be used is an error.
+    quota_bytes: files beyond it are refused.
+    """
+
+    folder: Path | None = None
+    given: bool = False
+    quota_bytes: int = 20_000_000_000
+
+    def __post_init__(self) -> None:
+        if self.quota_bytes < 1:
+            raise ConfigError("--data-quota is more than 0")
+
+
+def data_folder(environment: Mapping[str, str]) -> Path | None:
+    """$XDG_DATA_HOME/headway, or ~/.local/share/headway where that is not set or not absolute;
+    None for a user without a home."""
+    base = Path(environment.get("XDG_DATA_HOME", ""))
+    if base.is_absolute():
+        return base / "headway"
+    home = Path(environment.get("HOME", ""))
+    return home / ".local/share/headway" if home.is_absolute() else None
 
 
 def api_key(given: str | None, environment: Mapping[str, str]) -> str | None:

@@ -1,5 +1,6 @@
 """Fixtures for all tests."""
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -11,3 +12,11 @@ from headway.models.pull import pull
 def smollm2_path() -> Path:
     """The embedded model's GGUF file: from the cache, or pulled into it once."""
     return pull()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _data_folder_of_its_own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Servers that tests start keep their Batch jobs here, not among those of whoever tests."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_DATA_HOME", str(tmp_path_factory.mktemp("data")))
+        yield

@@ -83,6 +83,7 @@ class BatchDesk:
     ) -> None:
         """Open or create the folder. Raises ConfigError if another process uses it, its database
         is of a newer version, or it can't be written."""
+        self.folder = folder
         self.clock = clock
         self.changed: Callable[[], None] = lambda: None
         self._limits = limits or DeskLimits()

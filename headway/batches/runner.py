@@ -4,6 +4,7 @@ import asyncio
 import logging
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 
 from headway.batches.desk import BatchDesk
 from headway.batches.types import Answerer, Job, Status
@@ -41,47 +42,45 @@ class BatchRunner:
         self._limits = window or WindowLimits()
         self._jobs: dict[str, asyncio.Task[None]] = {}
         self._cancelled: dict[str, asyncio.Event] = {}
-        self._loop = asyncio.new_event_loop()
         self._changed = asyncio.Event()
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._main: asyncio.Task[None] | None = None
         self._thread = threading.Thread(target=self._run, name="headway-batches", daemon=True)
 
     def start(self) -> None:
         """Start the thread. Once only."""
+        self._loop = asyncio.new_event_loop()
         self._main = self._loop.create_task(self._look_after())
-        self._desk.changed = self._wake
+        self._desk.changed = lambda: self._call(self._changed.set)
         self._thread.start()
 
     def stop(self) -> None:
         """Abort the lines under way and end the thread; the jobs go on at the next start."""
         self._desk.changed = lambda: None
-        if self._thread.ident is not None and self._main is not None:
+        if self._main is not None:
             self._call(self._main.cancel)
             self._thread.join()
-        elif not self._loop.is_closed():
-            self._loop.close()
-
-    def _wake(self) -> None:
-        self._call(self._changed.set)
 
     def _call(self, function: Callable[[], object]) -> None:
-        try:
-            self._loop.call_soon_threadsafe(function)
-        except RuntimeError:
-            _LOG.info("the runner has stopped")
+        if self._loop is not None:
+            with suppress(RuntimeError):  # the loop has been closed
+                self._loop.call_soon_threadsafe(function)
 
     def _run(self) -> None:
-        asyncio.set_event_loop(self._loop)
+        """The thread."""
+        loop, main = self._loop, self._main
+        if loop is None or main is None:
+            raise RuntimeError("the runner has not been started")
+        asyncio.set_event_loop(loop)
         try:
-            if self._main is not None:
-                self._loop.run_until_complete(self._main)
+            loop.run_until_complete(main)
         except asyncio.CancelledError:
-            pass
+            _LOG.debug("the batch runner has stopped")
         except BaseException:
             _LOG.critical("the batch runner has died", exc_info=True)
         finally:
-            self._loop.run_until_complete(self._loop.shutdown_asyncgens())
-            self._loop.close()
+            loop.run_until_complete(loop.shutdown_asyncgens())
+            loop.close()
 
     async def _look_after(self) -> None:
         shop = Shop(

@@ -68,6 +68,14 @@ def _add_serve(parser: argparse.ArgumentParser) -> None:
     )
     levels = ("debug", "info", "warning", "error")
     http.add_argument("--log-level", choices=levels, default="warning")
+    jobs = parser.add_argument_group("Batch jobs")
+    jobs.add_argument(
+        "--data-dir", metavar="DIR", help="where they are kept; default: $XDG_DATA_HOME/headway"
+    )
+    jobs.add_argument(
+        "--data-quota", type=_gigabytes, default=20e9, metavar="GB", help="most bytes of files"
+    )
+    jobs.add_argument("--no-batches", action="store_true", help="serve without /v1/batches")
     _add_engine(parser)
 
 
@@ -167,10 +175,19 @@ def _at_least(text: str, least: int) -> int:
 
 def _milliseconds(text: str) -> float:
     """Seconds, from milliseconds."""
+    return _positive_number(text, "milliseconds") / 1000
+
+
+def _gigabytes(text: str) -> float:
+    """Bytes, from gigabytes."""
+    return _positive_number(text, "gigabytes") * 1e9
+
+
+def _positive_number(text: str, unit: str) -> float:
     try:
         value = float(text)
     except ValueError:
         value = 0.0
     if not 0 < value < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text!r} is no positive number of milliseconds")
-    return value / 1000
+        raise argparse.ArgumentTypeError(f"{text!r} is no positive number of {unit}")
+    return value

@@ -6,12 +6,15 @@ import logging
 import os
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from contextlib import ExitStack, closing, contextmanager
+from pathlib import Path
 
+from headway.batches.desk import BatchDesk
+from headway.cli.batching import batch_side, describe, open_desk
 from headway.cli.loading import Loaded, engine_options, load
-from headway.config import API_KEY_VARIABLE, ServeConfig, api_key
+from headway.config import API_KEY_VARIABLE, BatchConfig, ServeConfig, api_key, data_folder
 from headway.core.types import ServiceClass
 from headway.errors import ConfigError
 from headway.server.gate import Gate
@@ -27,32 +30,34 @@ _CURL = """\
 def run(settings: argparse.Namespace) -> int:
     """Serve until SIGTERM or SIGINT. Raises ConfigError, ModelError."""
     started_s = time.monotonic()
-    config = _config(settings)
+    config, batches = _config(settings), _batch_config(settings)
     options = engine_options(settings)
     logging.basicConfig(
         level=config.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s"
     )
     metrics = Metrics()
-    with closing(_bound(config)) as sock:
+    with ExitStack() as stack:
+        sock = stack.enter_context(closing(_bound(config)))
+        desk = open_desk(batches)
+        if desk is not None:
+            stack.callback(desk.close)
         with ThreadPoolExecutor(1) as loader:
             # The model loads while this thread imports the HTTP libraries, which takes as long.
             loading = loader.submit(load, settings.model, options, [metrics])
             from headway.server import app  # noqa: F401
 
             loaded = loading.result()
-        for line in loaded.describe():
+        house = _House(config, loaded, metrics, desk)
+        for line in house.describe():
             print(line, flush=True)
-        listener = _listener(config, loaded, metrics, sock)
+        listener = house.listener(sock)
 
         def ready() -> None:
             elapsed_s = time.monotonic() - started_s
             print(_greeting(config, sock, loaded.name, elapsed_s), flush=True)
 
-        loaded.engine.start()
-        try:
-            asyncio.run(_until_stopped(listener, ready))
-        finally:
-            loaded.engine.stop()
+        stack.enter_context(house.running())
+        asyncio.run(_until_stopped(listener, ready))
     return 0
 
 
@@ -68,6 +73,17 @@ def _config(settings: argparse.Namespace) -> ServeConfig:
     )
 
 
+def _batch_config(settings: argparse.Namespace) -> BatchConfig:
+    quota_bytes = int(settings.data_quota)
+    if settings.no_batches:
+        if settings.data_dir is not None:
+            raise ConfigError("--no-batches and --data-dir exclude each other")
+        return BatchConfig()
+    if settings.data_dir is not None:
+        return BatchConfig(Path(settings.data_dir), True, quota_bytes)
+    return BatchConfig(data_folder(os.environ), False, quota_bytes)
+
+
 def _bound(config: ServeConfig) -> socket.socket:
     """The server's socket. Raises ConfigError, too where strangers could reach it without a key."""
     sock = bind(config.host, config.port)
@@ -80,26 +96,61 @@ def _bound(config: ServeConfig) -> socket.socket:
     return sock
 
 
-def _listener(
-    config: ServeConfig, loaded: Loaded, metrics: Metrics, sock: socket.socket
-) -> Listener:
-    from headway.server.app import build_app
-    from headway.server.model import ServedModel
-    from headway.server.routes import ServerOptions, Service
-    from headway.server.tiers import ModelNames
+class _House:
+    """Everything that serves, put together; nothing runs before `running`."""
 
-    metrics.snapshot = loaded.engine.snapshot
-    gate = Gate()
-    model = ServedModel(
-        ModelNames(config.served_name or loaded.name),
-        loaded.model.tokenizer,
-        loaded.model.chat_template,
-        loaded.engine.max_model_len,
-        created=int(time.time()),
-    )
-    options = ServerOptions(config.api_key, config.default_class)
-    app = build_app(Service(loaded.engine, model, metrics, gate, options))
-    return Listener(app, gate, sock, config.drain_s)
+    def __init__(
+        self, config: ServeConfig, loaded: Loaded, metrics: Metrics, desk: BatchDesk | None
+    ) -> None:
+        from headway.server.model import ServedModel
+        from headway.server.tiers import ModelNames
+
+        metrics.snapshot = loaded.engine.snapshot
+        self._config = config
+        self._loaded = loaded
+        self._metrics = metrics
+        self._desk = desk
+        self._gate = Gate()
+        self._model = ServedModel(
+            ModelNames(config.served_name or loaded.name),
+            loaded.model.tokenizer,
+            loaded.model.chat_template,
+            loaded.engine.max_model_len,
+            created=int(time.time()),
+        )
+        self._side = None
+        if desk is not None:
+            self._side = batch_side(desk, loaded.engine, self._model, self._gate)
+
+    def describe(self) -> Iterator[str]:
+        """What is served, a line each."""
+        yield from self._loaded.describe()
+        if self._desk is not None:
+            yield describe(self._desk)
+
+    def listener(self, sock: socket.socket) -> Listener:
+        """The application on a socket."""
+        from headway.server.app import build_app
+        from headway.server.routes import ServerOptions, Service
+
+        options = ServerOptions(self._config.api_key, self._config.default_class)
+        service = Service(self._loaded.engine, self._model, self._metrics, self._gate, options)
+        app = build_app(service, None if self._side is None else self._side.routes)
+        return Listener(app, self._gate, sock, self._config.drain_s)
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """Engine and batch runner at work, until the block ends."""
+        self._loaded.engine.start()
+        try:
+            if self._side is not None:
+                self._side.runner.start()
+            yield
+        finally:
+            # Before the engine: lines that it cut off would pass for answers that failed.
+            if self._side is not None:
+                self._side.runner.stop()
+            self._loaded.engine.stop()
 
 
 async def _until_stopped(listener: Listener, ready: Callable[[], None]) -> None:

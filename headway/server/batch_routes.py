@@ -51,12 +51,12 @@ class BatchService:
 
     async def upload(self, request: Request) -> Response:
         """POST /v1/files."""
-        self.gate.check()
-        incoming = await _aside(self.desk.receive)
-        try:
-            file = await self._taken_in(request, incoming)
-        finally:
-            await _aside(incoming.discard)
+        with self.gate.enter():
+            incoming = await _aside(self.desk.receive)
+            try:
+                file = await self._taken_in(request, incoming)
+            finally:
+                await _aside(incoming.discard)
         return JSONResponse(file_json(file))
 
     async def _taken_in(self, request: Request, incoming: Incoming) -> StoredFile:

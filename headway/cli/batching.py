@@ -1,0 +1,58 @@
+"""The Batch API's part of `headway serve`."""
+
+import sys
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from headway.batches.desk import BatchDesk, DeskLimits
+from headway.config import BatchConfig
+from headway.errors import ConfigError
+
+if TYPE_CHECKING:
+    from fastapi import APIRouter
+
+    from headway.batches.runner import BatchRunner
+    from headway.engine.engine import Engine
+    from headway.server.gate import Gate
+    from headway.server.model import ServedModel
+
+
+@dataclass(frozen=True, slots=True)
+class BatchSide:
+    """Routes that are ready, and a runner that has not been started."""
+
+    routes: "APIRouter"
+    runner: "BatchRunner"
+
+
+def open_desk(config: BatchConfig) -> BatchDesk | None:
+    """The data folder's desk. None without a folder, and, with a notice on standard error, where
+    the folder that nobody asked for can't be used. Raises ConfigError where one that was given
+    can't."""
+    if config.folder is None:
+        return None
+    try:
+        return BatchDesk(config.folder, DeskLimits(quota_bytes=config.quota_bytes))
+    except ConfigError as error:
+        if config.given:
+            raise
+        print(f"headway: no Batch API: {error}", file=sys.stderr)
+        return None
+
+
+def describe(desk: BatchDesk) -> str:
+    """The folder and what is left to do in it, a line."""
+    left = len(desk.store.live_jobs())
+    unfinished = f"; {left} unfinished {'job' if left == 1 else 'jobs'}" if left else ""
+    return f"Batch jobs: {desk.folder}{unfinished}"
+
+
+def batch_side(desk: BatchDesk, engine: "Engine", model: "ServedModel", gate: "Gate") -> BatchSide:
+    """Everything between a desk and an engine."""
+    from headway.batches.runner import BatchRunner
+    from headway.server.batch_routes import BatchService, build_batch_router
+    from headway.server.line_answer import LineAnswerer
+
+    answerer = LineAnswerer(engine, model)
+    routes = build_batch_router(BatchService(desk, gate, tuple(answerer.endpoints)))
+    return BatchSide(routes, BatchRunner(desk, answerer, engine.snapshot))
