@@ -1,5 +1,6 @@
 """How long a step takes, and how fast copies and prefill are: small models fitted online."""
 
+from collections import deque
 from dataclasses import dataclass
 
 _SCALES = (1.0, 0.01, 0.00002, 0.1, 0.0002)
@@ -10,6 +11,9 @@ _ANCHOR = 0.001
 """How much the last estimate counts beside the observations: what the load does not excite stays
 as it was."""
 _SWEEPS = 4
+_ERRORS = 101
+_HIDDEN = 1.1
+"""A step with prefill that is no longer than this times the decode plane says little of prefill."""
 _CERTAIN = 0.5
 """Nothing is clipped while the usual error is above this: the model has yet to learn."""
 
@@ -44,80 +48,126 @@ class StepLoad:
 
 
 class StepModel:
-    """seconds ≈ c0 + c1·prefill tokens + c2·prefill tokens·context + c3·rows + c4·context.
+    """The larger of two planes, since a step is as long as what it is bound by takes:
 
-    Least squares of the relative error over late steps, no coefficient below zero. The normal
-    equations are kept with exponential forgetting and solved by a few sweeps of projected
-    Gauss-Seidel from the last estimate, which can't diverge. A residual beyond four times what is
-    usual for its kind of step (with prefill, without) is clipped, since one stolen time slice must
-    not move the model.
+        decode    c0 + c3·rows + c4·context
+        prefill   c0 + c1·prefill tokens + c2·prefill tokens·context + c3·rows + c4·context
+
+    A step without prefill is on the decode plane. On an accelerator that plane's c0 is the reading
+    of the weights, which a long chunk hides; one plane for both would misjudge a lone row.
     """
 
     def __init__(self) -> None:
         """A vague prior: 2 ms a step and 1 ms a token."""
-        self._weights = [0.002, 0.001 / _SCALES[1], 0.0, 0.001 / _SCALES[3], 0.0]
-        self._normal = [[0.0] * _FEATURES for _ in range(_FEATURES)]
-        self._target = [0.0] * _FEATURES
-        self._usual_error = {False: 1.0, True: 1.0}
+        self._decode, self._prefill = _Plane(), _Plane()
         self.steps = 0
         self.relative_error = 0.0
+        self._errors: deque[float] = deque(maxlen=_ERRORS)
+
+    @property
+    def median_error(self) -> float:
+        """Median relative error of the latest predictions, each made before its step was learned
+        from; 0 before the first."""
+        errors = sorted(self._errors)
+        return errors[len(errors) // 2] if errors else 0.0
 
     def predict(self, load: StepLoad) -> float:
         """Seconds a step of this load takes."""
-        return sum(w * x for w, x in zip(self._weights, _features(load), strict=True))
+        decode_s = self._decode.predict((1.0, 0.0, 0.0, *_features(load)[3:]))
+        if not load.prefill_tokens:
+            return decode_s
+        return max(decode_s, self._prefill.predict(_features(load)))
 
     def prefill_room(self, load: StepLoad, context: int, limit_s: float) -> int:
         """Most prefill tokens at `context` that can join `load` within `limit_s`; 0 if none."""
-        left = limit_s - self.predict(load)
-        if left <= 0:
+        left_s = limit_s - self._prefill.predict(_features(load))
+        if left_s <= 0 or self.predict(load) >= limit_s:
             return 0
-        linear = self._weights[1] * _SCALES[1] + self._weights[2] * _SCALES[2] * context
-        return int(min(left / linear, _NO_LIMIT)) if linear > 0 else _NO_LIMIT
+        token_s = self._prefill.slope(1) + self._prefill.slope(2) * context
+        return int(min(left_s / token_s, _NO_LIMIT)) if token_s > 0 else _NO_LIMIT
 
     def scaled(self, factor: float) -> "StepModel":
         """What to expect of steps that take `factor` times as long, before any was seen."""
         model = StepModel()
-        model._weights = [weight * factor for weight in self._weights]
+        model._decode, model._prefill = self._decode.scaled(factor), self._prefill.scaled(factor)
         return model
 
     def prefill_seconds(self, tokens: int) -> float:
         """Seconds to compute a prefix of `tokens` again."""
-        load = StepLoad(prefill_tokens=tokens, prefill_context=tokens * tokens // 2)
-        return self.predict(load) - self._weights[0]
+        return self._prefill.slope(1) * tokens + self._prefill.slope(2) * (tokens * tokens // 2)
 
     def observe(self, load: StepLoad, seconds: float) -> None:
         """Learn from a step that was computed."""
         seconds = max(seconds, 1e-9)
-        predicted = self.predict(load)
-        self.relative_error = abs(predicted - seconds) / seconds
-        believed = self._clipped(predicted, seconds, load.prefill_tokens > 0)
-        row = [x / believed for x in _features(load)]
-        for i, x in enumerate(row):
+        row, predicted_s = _features(load), self.predict(load)
+        self.relative_error = abs(predicted_s - seconds) / seconds
+        self._errors.append(self.relative_error)
+        self.steps += 1
+        if not load.prefill_tokens:
+            self._decode.observe(row, seconds)
+        elif seconds > _HIDDEN * self._decode.predict((1.0, 0.0, 0.0, *row[3:])):
+            self._prefill.observe(row, seconds)
+        elif self._prefill.predict(row) > seconds:
+            # The chunk was hidden behind the decode plane: all it says of prefill is "no more".
+            self._prefill.observe(row, seconds)
+
+
+class _Plane:
+    """Least squares of the relative error over late steps, no coefficient below zero.
+
+    The normal equations are kept with exponential forgetting and solved by a few sweeps of
+    projected Gauss-Seidel from the last estimate, which can't diverge. A residual beyond four times
+    the usual one is clipped, since one stolen time slice must not move the model.
+    """
+
+    def __init__(self) -> None:
+        """The prior."""
+        self._weights = [0.002, 0.001 / _SCALES[1], 0.0, 0.001 / _SCALES[3], 0.0]
+        self._normal = [[0.0] * _FEATURES for _ in range(_FEATURES)]
+        self._target = [0.0] * _FEATURES
+        self._usual_error = 1.0
+
+    def predict(self, row: tuple[float, ...]) -> float:
+        """Seconds for a row of scaled features."""
+        return sum(w * x for w, x in zip(self._weights, row, strict=True))
+
+    def scaled(self, factor: float) -> "_Plane":
+        """One that has seen nothing and predicts `factor` times as much."""
+        plane = _Plane()
+        plane._weights = [weight * factor for weight in self._weights]
+        return plane
+
+    def slope(self, feature: int) -> float:
+        """Seconds for one unit of a feature."""
+        return self._weights[feature] * _SCALES[feature]
+
+    def observe(self, row: tuple[float, ...], seconds: float) -> None:
+        """Learn from one step."""
+        believed_s = self._clipped(self.predict(row), seconds)
+        scaled = [x / believed_s for x in row]
+        for i, x in enumerate(scaled):
             self._target[i] = _FORGET * self._target[i] + x
             line = self._normal[i]
-            self._normal[i] = [_FORGET * a + x * y for a, y in zip(line, row, strict=True)]
+            self._normal[i] = [_FORGET * a + x * y for a, y in zip(line, scaled, strict=True)]
         self._solve()
-        self.steps += 1
 
-    def _clipped(self, predicted: float, seconds: float, prefill: bool) -> float:
-        """The time to learn from: as measured, unless that is far out for such a step."""
-        usual = self._usual_error[prefill]
+    def _clipped(self, predicted_s: float, seconds: float) -> float:
+        """The time to learn from: as measured, unless that is far out."""
+        usual = self._usual_error
         limit = 4 * usual
-        error = seconds / max(predicted, 1e-9) - 1
-        self._usual_error[prefill] += 0.05 * (min(abs(error), 4 * limit, 1.0) - usual)
+        error = seconds / max(predicted_s, 1e-9) - 1
+        self._usual_error += 0.05 * (min(abs(error), 4 * limit, 1.0) - usual)
         if usual > _CERTAIN or abs(error) <= max(limit, 0.02):
             return seconds
-        return predicted * (1 + limit if error > 0 else max(1 - limit, 0.1))
+        return predicted_s * (1 + limit if error > 0 else max(1 - limit, 0.1))
 
     def _solve(self) -> None:
         """Improve the weights on the normal equations, held near where they were."""
         weights, last = list(self._weights), self._weights
         for _ in range(_SWEEPS):
             for i, line in enumerate(self._normal):
-                others = (
-                    sum(a * w for a, w in zip(line, weights, strict=True)) - line[i] * weights[i]
-                )
-                wanted = self._target[i] - others + _ANCHOR * last[i]
+                products = sum(a * w for a, w in zip(line, weights, strict=True))
+                wanted = self._target[i] - products + line[i] * weights[i] + _ANCHOR * last[i]
                 weights[i] = max(wanted / (line[i] + _ANCHOR), 0.0)
         self._weights = weights
 

@@ -100,3 +100,16 @@ def test_prefill_room_is_what_fits() -> None:
     assert room > 0
     assert model.predict(StepLoad(room, 0, 4, 4 * 500)) == pytest.approx(0.1, rel=0.02)
     assert model.prefill_room(rows, 0, model.predict(rows) / 2) == 0
+
+
+def test_a_lone_row_is_predicted_though_most_steps_are_long_chunks() -> None:
+    """Reading the weights takes 5 ms, which a chunk of 1,500 tokens hides."""
+    model, draw = StepModel(), random.Random(8)
+    for _ in range(3000):
+        rows = draw.randrange(10, 60)
+        load = StepLoad(0, 0, rows, 600 * rows)
+        if draw.random() < 0.5:
+            load = StepLoad(0, 0, 240, 240 * 600).plus(draw.randrange(1300, 1700), 200, False)
+        model.observe(load, accelerator(load))
+    lone = StepLoad(0, 0, 1, 600)
+    assert model.predict(lone) == pytest.approx(accelerator(lone), rel=0.05)
