@@ -5,6 +5,7 @@ inputs, K and V to float16), so that layers can be compared closely; without, th
 """
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -39,12 +40,17 @@ class Layered:
 
 
 class Reference:
-    """A model in numpy. `quantised`: round activations as the executor does."""
+    """A model in numpy. `quantised`: round activations as the executor does; `dtype`: float32 for
+    long texts."""
 
-    def __init__(self, weights: Weights, quantised: bool) -> None:
+    def __init__(
+        self, weights: Weights, quantised: bool, dtype: type[np.floating[Any]] = np.float64
+    ) -> None:
         self.config = weights.config
         self.quantised = quantised
-        self._tensors = {name: _values(tensor) for name, tensor in weights.tensors.items()}
+        self._tensors: dict[str, Floats] = {
+            name: _values(tensor).astype(dtype) for name, tensor in weights.tensors.items()
+        }
         self._edge: Floats = np.empty(0)
 
     def embed(self, tokens: list[int]) -> Floats:
@@ -115,7 +121,12 @@ class Reference:
         if self.config.rope.factors:
             frequencies = frequencies / np.array(self.config.rope.factors)
         angles = np.arange(y.shape[1])[:, None] * frequencies
-        a, b, cos, sin = y[..., :half], y[..., half:], np.cos(angles), np.sin(angles)
+        a, b, cos, sin = (
+            y[..., :half],
+            y[..., half:],
+            np.cos(angles).astype(y.dtype),
+            np.sin(angles).astype(y.dtype),
+        )
         return np.concatenate([a * cos - b * sin, b * cos + a * sin], axis=-1)
 
     def _norm(self, x: Floats, name: str) -> Floats:
