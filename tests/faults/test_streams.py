@@ -2,8 +2,10 @@
 
 import json
 import socket
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 
 import httpx
 import pytest
@@ -109,9 +111,12 @@ def test_connections_reset_while_the_pool_is_full_harm_nobody(alone: Ask, stream
     with served(Machine(kv_blocks=16, host_blocks=8)) as (server, rig):
         staying = [body(prompt, 60, stream=True) for prompt in neighbours]
         going = [body(prompt_of(20 + i, 40), 400, stream=stream) for i in range(12)]
+        for step in range(1, 100):
+            rig.at(step, partial(time.sleep, 0.006))  # nobody ends before the last has come
         with httpx.Client(base_url=server.url, timeout=20) as http:
             gone = [send_bytes(server, len(sent), sent) for sent in going]
-            until(lambda: rig.engine.snapshot().device.free < 4)
+            until(lambda: alive(rig) == 12)
+            until(lambda: rig.engine.snapshot().device.used > 12)
             others = [send_bytes(server, len(sent), sent) for sent in staying[:2]]
             for connection in gone:
                 reset(connection)
@@ -123,6 +128,12 @@ def test_connections_reset_while_the_pool_is_full_harm_nobody(alone: Ask, stream
         shown = server.gauges()
         assert shown['headway_finished_total{reason="abort",service_class="batch"}'] == 12
         assert_nothing_left(rig, alone)
+
+
+def alive(rig: Rig) -> int:
+    """Batch requests under way."""
+    counts = rig.engine.snapshot().classes[BATCH]
+    return counts.waiting + counts.running + counts.paused + counts.swapped
 
 
 def read_stream(connection: socket.socket) -> str:
