@@ -37,7 +37,7 @@ def preemption_cost(
 
     Blocks that others hold too stay in the cache, so a recompute finds them again.
     """
-    blocks = used_blocks(sequence, pool)
+    blocks = used_blocks(sequence)
     recompute_s = model.prefill_seconds(_uncached_tokens(sequence, pool, len(blocks)))
     swap_s = len(blocks) * (rates.out_s + rates.in_s)
     if blocks and len(blocks) <= host_free and swap_s < recompute_s:
@@ -45,14 +45,9 @@ def preemption_cost(
     return Cost(PreemptKind.RECOMPUTE, recompute_s)
 
 
-def used_blocks(sequence: Sequence, pool: BlockPool) -> list[BlockId]:
+def used_blocks(sequence: Sequence) -> list[BlockId]:
     """The blocks of a sequence that hold computed KV: what a swap has to copy."""
     return sequence.blocks[: blocks_for(sequence.computed, sequence.block_size)]
-
-
-def gain(sequence: Sequence, pool: BlockPool) -> int:
-    """Blocks that become available if only this sequence gives up its own."""
-    return sum(1 for block in sequence.blocks if pool.references(block) == 1)
 
 
 class _Gains:

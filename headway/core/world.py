@@ -176,7 +176,7 @@ class World:
         self.log.preempted.append(Preempted(sequence.id, kind, len(sequence.blocks)))
         sequence.preemptions += 1
         if kind is PreemptKind.SWAP:
-            used = used_blocks(sequence, self.device)
+            used = used_blocks(sequence)
             sequence.host_blocks = self.host.allocate(len(used), lane)
             copies = [BlockCopy(d, h) for d, h in zip(used, sequence.host_blocks, strict=True)]
             move(sequence, State.SWAPPED)

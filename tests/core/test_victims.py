@@ -1,0 +1,136 @@
+"""Whom to take blocks from: costs by hand, choices against brute force."""
+
+from collections.abc import Sequence as Seq
+from itertools import combinations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from headway.core.blocks import BlockPool
+from headway.core.sequence import Sequence
+from headway.core.step_model import StepLoad, StepModel
+from headway.core.types import BlockId, Lane, PreemptKind, ServiceClass
+from headway.core.victims import CopyRates, choose, preemption_cost, total_gain, used_blocks
+from headway.testing import make_request
+
+SIZE = 4
+RATES = CopyRates(out_s=0.001, in_s=0.002)
+
+
+def resident(number: int, pool: BlockPool, blocks: int, shared: Seq[BlockId] = ()) -> Sequence:
+    """A sequence that holds `blocks` of its own after the blocks of `shared`, all computed."""
+    sequence = Sequence(
+        request=make_request(number),
+        number=number,
+        tokens=list(range((blocks + len(shared)) * SIZE + 1)),
+        root=b"",
+        block_size=SIZE,
+        rank=ServiceClass.BATCH,
+        computed=(blocks + len(shared)) * SIZE,
+    )
+    pool.acquire(shared)
+    sequence.blocks = [*shared, *pool.allocate(blocks, Lane.UNIFIED)]
+    return sequence
+
+
+def model_with(token_s: float) -> StepModel:
+    """A model that has learned what a prefill token costs, and that nothing else costs much."""
+
+    model = StepModel()
+    for tokens in (10, 50, 100, 200) * 50:
+        model.observe(StepLoad(prefill_tokens=tokens), 0.001 + token_s * tokens)
+    return model
+
+
+def test_swap_costs_copies_and_recompute_costs_tokens() -> None:
+    pool = BlockPool(32)
+    sequence = resident(1, pool, 10)
+    slow, quick = model_with(0.01), model_with(0.0001)
+    swap = preemption_cost(sequence, pool, RATES, slow, host_free=10)
+    assert swap.kind is PreemptKind.SWAP
+    assert swap.seconds == pytest.approx(10 * 0.003)
+    assert preemption_cost(sequence, pool, RATES, slow, 9).kind is PreemptKind.RECOMPUTE
+    again = preemption_cost(sequence, pool, RATES, quick, host_free=10)
+    assert again.kind is PreemptKind.RECOMPUTE
+    assert again.seconds == pytest.approx(40 * 0.0001, rel=0.2)
+
+
+def test_what_others_hold_need_not_be_computed_again() -> None:
+    pool = BlockPool(32)
+    first = resident(1, pool, 4)
+    second = resident(2, pool, 2, shared=first.blocks)
+    model = model_with(0.01)
+    alone = preemption_cost(resident(3, pool, 6), pool, RATES, model, 0).seconds
+    shared = preemption_cost(second, pool, RATES, model, 0).seconds
+    assert shared == pytest.approx(alone / 3, rel=0.15)
+
+
+def test_only_computed_blocks_are_copied() -> None:
+    pool = BlockPool(8)
+    sequence = resident(1, pool, 4)
+    for computed, blocks in ((0, 0), (1, 1), (SIZE, 1), (SIZE + 1, 2), (4 * SIZE, 4)):
+        sequence.computed = computed
+        assert used_blocks(sequence) == sequence.blocks[:blocks]
+    sequence.computed = 0
+    assert preemption_cost(sequence, pool, RATES, model_with(1), 8).kind is PreemptKind.RECOMPUTE
+
+
+def test_shared_blocks_count_with_the_last_holder() -> None:
+    pool = BlockPool(16)
+    first = resident(1, pool, 3)
+    second = resident(2, pool, 1, shared=first.blocks)
+    assert total_gain([first], pool) == 0
+    assert total_gain([second], pool) == 1
+    assert total_gain([first, second], pool) == 4
+    assert choose({first: 1.0}, 1, pool) is None
+    assert choose({first: 1.0, second: 1.0}, 1, pool) == [second]
+    both = choose({first: 1.0, second: 1.0}, 4, pool)
+    assert both is not None
+    assert set(both) == {first, second}
+
+
+def test_the_cheapest_for_what_is_missing_goes_first() -> None:
+    pool = BlockPool(32)
+    large, small = resident(1, pool, 10), resident(2, pool, 3)
+    costs = {large: 5.0, small: 2.0}
+    assert choose(costs, 3, pool) == [small]
+    assert choose(costs, 10, pool) == [large]
+    assert choose(costs, 13, pool) is not None
+    assert choose(costs, 14, pool) is None
+    equal = {large: 1.0, small: 1.0}
+    assert choose(equal, 2, pool) == [small], "of equals the latest arrival goes"
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    st.lists(st.tuples(st.integers(1, 6), st.floats(0.1, 9), st.booleans()), max_size=7),
+    st.integers(1, 20),
+)
+def test_choices_are_sufficient_minimal_and_near_the_cheapest(
+    members: list[tuple[int, float, bool]], shortage: int
+) -> None:
+    pool = BlockPool(64)
+    common = pool.allocate(3, Lane.UNIFIED)
+    costs = {
+        resident(i, pool, blocks, common if shares else ()): cost
+        for i, (blocks, cost, shares) in enumerate(members, start=1)
+    }
+    pool.release(common)
+    chosen = choose(costs, shortage, pool)
+    if total_gain(costs, pool) < shortage:
+        assert chosen is None
+        return
+    assert chosen is not None
+    assert total_gain(chosen, pool) >= shortage
+    for victim in chosen:
+        rest = [s for s in chosen if s is not victim]
+        assert total_gain(rest, pool) < shortage, "a victim is not needed"
+    best = min(
+        sum(costs[s] for s in subset)
+        for count in range(len(costs) + 1)
+        for subset in combinations(costs, count)
+        if total_gain(subset, pool) >= shortage
+    )
+    if not any(shares for _, _, shares in members):
+        assert sum(costs[s] for s in chosen) <= best * (1 + len(costs))
