@@ -29,7 +29,9 @@ from headway.core.request import Committed, Snapshot, Verdict
 from headway.core.scheduler import Scheduler
 from headway.core.types import Lane, RequestId
 from headway.engine.arrivals import core_requests
-from headway.engine.loop import Live, StepLoop
+from headway.engine.choices import Choices, Live
+from headway.engine.flight import Flight
+from headway.engine.loop import StepLoop
 from headway.engine.observers import Observers
 from headway.engine.options import LoopOptions, ModelLimits
 from headway.engine.queues import WaitingRoom
@@ -149,7 +151,8 @@ def main() -> None:
     scheduler = TimedScheduler(capacity, SchedulerConfig())
     executor = StubExecutor(capacity, options.logprobs)
     waiting = WaitingRoom(LoopOptions().queues)
-    loop = StepLoop(scheduler, executor, time.monotonic, LoopOptions(), waiting, Observers([]))
+    choices = Choices(waiting, Observers([]))
+    loop = StepLoop(scheduler, executor, time.monotonic, LoopOptions(), choices, _unwatched)
     limits = ModelLimits.from_capacity(capacity, frozenset({0}))
     stops = ("never",) if options.stops else ()
     readers = [_add(loop, limits, i, stops, waiting) for i in range(options.rows)]
@@ -186,6 +189,10 @@ def _add(
     waiting.enter(request.service_class, 1)
     loop.add([Live(core, 0, mailbox, text)])
     return mailbox, Assembler([ChoiceText(tokenizer.stream())])
+
+
+def _unwatched(flight: Flight) -> None:
+    """The unified lane is waited for in the turn itself."""
 
 
 def _read(readers: list[tuple[Mailbox, Assembler]]) -> float:

@@ -16,7 +16,9 @@ from headway.core.request import Request, Snapshot
 from headway.core.scheduler import Scheduler
 from headway.core.types import RequestId, ServiceClass
 from headway.engine.arrivals import check_request, core_requests
-from headway.engine.loop import Clock, Live, StepLoop
+from headway.engine.choices import Choices, Live
+from headway.engine.flight import Flight
+from headway.engine.loop import Clock, StepLoop
 from headway.engine.observers import Observers
 from headway.engine.options import LoopOptions, ModelLimits
 from headway.engine.queues import WaitingRoom
@@ -30,6 +32,7 @@ from headway.engine.streams import (
 )
 from headway.engine.text import ChoiceText, Detokenizer
 from headway.engine.types import GenerationRequest, Observer
+from headway.engine.watch import End, LaneWatch
 from headway.errors import EngineStoppedError
 
 logger = logging.getLogger(__name__)
@@ -78,13 +81,14 @@ class Engine:
         self._clock = surroundings.clock
         self._rng = surroundings.rng
         self._waiting = WaitingRoom(self._options.queues)
+        self._watch = LaneWatch(self._options.stall_limit_s, self._landed)
         self._loop = StepLoop(
             scheduler,
             executor,
             surroundings.clock,
             self._options,
-            self._waiting,
-            Observers(surroundings.observers),
+            Choices(self._waiting, Observers(surroundings.observers)),
+            self._watch.watch,
         )
         self._records = scheduler.records
         self._ids = itertools.count()
@@ -209,6 +213,13 @@ class Engine:
             for request in requests:
                 loop.abort(request)
 
+        self._command(command)
+
+    def _landed(self, flight: Flight, end: End) -> None:
+        """A step of one of several lanes has ended; called by what watches it."""
+        self._command(lambda loop: loop.land(flight, end))
+
+    def _command(self, command: Command) -> None:
         with self._wake:
             if not self._ended:
                 self._inbox.append(command)
@@ -242,7 +253,8 @@ class Engine:
         return not waiting or self._clock() >= self._stop_at_s
 
     def _sleep(self) -> None:
-        """Nothing to do now: wait for a command; while requests are alive, for a moment only."""
+        """Nothing to do now: wait for a command, such as the end of a step; while requests are
+        alive, for a moment only."""
         self._busy_since_s = None
         with self._wake:
             if not self._inbox and not (self._stop_at_s is not None and not self._loop.busy):
@@ -253,4 +265,5 @@ class Engine:
         with self._wake:
             self._refusal, self._ended = message, True
         self._loop.end(message)
+        self._watch.close()
         self._obey()

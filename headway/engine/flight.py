@@ -16,6 +16,14 @@ class Flight:
     started_s: float
     expected_s: float
 
+    def end(self, limit_s: float) -> StepResult | Exception:
+        """Wait for its end, `limit_s` at most: its result, or what the handle raised (TimeoutError
+        where it goes on)."""
+        try:
+            return self.handle.result(limit_s)
+        except Exception as error:
+            return error
+
     def interrupt_if_worth(
         self, now_s: float, gain_s: float, is_realtime: Callable[[RequestId], bool]
     ) -> None:

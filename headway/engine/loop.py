@@ -1,60 +1,38 @@
-"""One turn of the engine: plan, submit, result, verdicts, commit, deliver. No threads here."""
+"""The engine's turns: plan, submit, verdicts, commit, deliver. No threads here."""
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 
-from headway.core.plan import Executor, Sampled, StepFailure, StepPlan, StepResult
-from headway.core.request import (
-    Committed,
-    Emitted,
-    Finished,
-    Request,
-    Snapshot,
-    Usage,
-    Verdict,
-    VerdictKind,
-)
+from headway.core.plan import Executor, StepFailure, StepPlan, StepResult
+from headway.core.request import Committed, Snapshot
 from headway.core.scheduler import Scheduler
-from headway.core.types import FinishReason, Lane, RequestId, ServiceClass
+from headway.core.types import Lane, RequestId
+from headway.engine.choices import Choices, Live, News
 from headway.engine.flight import Flight, Pace
 from headway.engine.options import LoopOptions
-from headway.engine.queues import WaitingRoom
-from headway.engine.streams import Mailbox, Outbox, Parcel
-from headway.engine.text import ChoiceText
-from headway.engine.types import Observer, TokenInfo
 from headway.errors import HeadwayError
 
 logger = logging.getLogger(__name__)
 
 Clock = Callable[[], float]
 
+Watch = Callable[[Flight], None]
+"""Sees to it that `StepLoop.land` is called when a step has ended."""
+
 
 class StallError(HeadwayError):
     """A step has lasted longer than the stall limit."""
-
-
-@dataclass(slots=True)
-class Live:
-    """A choice under way. `text` only where stop strings are watched: then the engine decodes.
-
-    last_s: when its last token was committed; None before the first.
-    """
-
-    request: Request
-    choice: int
-    mailbox: Mailbox
-    text: ChoiceText | None
-    last_s: float | None = None
-    admitted: bool = False
 
 
 class StepLoop:
     """Everything the engine thread does. Only `interrupt_for_realtime` and the reading of
     `snapshot` and `failures` are for other threads.
 
+    A turn starts a step on each lane that is due, and delivers the last news while they compute.
+    It waits for a step on the unified lane, since nothing else can be done meanwhile. Those of two
+    lanes are watched: whoever calls `turn` then calls `land` for each as it ends.
+
     snapshot: the scheduler's, after the last commit.
-    failures: computing steps that failed in a row.
     urgent: whether realtime has arrived since the last arrivals were taken in; the engine clears
         it before it takes them in.
     """
@@ -65,222 +43,163 @@ class StepLoop:
         executor: Executor,
         clock: Clock,
         options: LoopOptions,
-        waiting: WaitingRoom,
-        observer: Observer,
+        choices: Choices,
+        watch: Watch,
     ) -> None:
         self.snapshot: Snapshot = scheduler.snapshot()
-        self.failures = 0
         self.urgent = False
-        self._flight: Flight | None = None
-        self._spared = False
         self._scheduler = scheduler
         self._executor = executor
         self._clock = clock
         self._options = options
-        self._waiting = waiting
-        self._observer = observer
-        self._pace = Pace()
-        self._outbox = Outbox()
-        self._live: dict[RequestId, Live] = {}
-        self._watched: dict[RequestId, ChoiceText] = {}
-        self._news = Committed()
-        self._news_s = 0.0
+        self._choices = choices
+        self._watch = watch
+        self._flights: dict[Lane, Flight] = {}
+        self._failures = dict.fromkeys(Lane, 0)
+        self._pace = {lane: Pace() for lane in Lane}
+        self._spared = False
+        self._changed = True
+        self._news: list[News] = []
         self._ended = ""
 
     @property
     def busy(self) -> bool:
-        """Whether any choice is under way."""
-        return bool(self._live)
+        """Whether any choice is under way, or a step in flight."""
+        return bool(self._choices) or bool(self._flights)
+
+    @property
+    def failures(self) -> int:
+        """Computing steps of a lane that failed in a row, most of any lane."""
+        return max(self._failures.values())
 
     def add(self, lives: Sequence[Live]) -> None:
         """Take in the choices of one request; what the scheduler refuses ends with ERROR."""
+        self._changed = True
         for live in lives:
-            request = live.request
-            self._live[request.id] = live
+            self._choices.add(live)
             if self._ended:
-                self._fail(live, self._ended)
+                self._choices.fail(live, self._ended)
                 continue
-            if live.text is not None:
-                self._watched[request.id] = live.text
             try:
-                self._scheduler.add(request)
+                self._scheduler.add(live.request)
             except HeadwayError as error:
-                self._fail(live, str(error))
-        self._outbox.flush()
+                self._choices.fail(live, str(error))
+        self._choices.flush()
 
     def abort(self, request: RequestId) -> None:
         """End a choice at the next commit."""
+        self._changed = True
         if not self._ended:
             self._scheduler.abort(request)
 
     def turn(self) -> bool:
-        """One step; whether anything was done. News leave while the next step computes.
+        """Start what is due and deliver the news; whether anything was done.
 
         Raises StallError, or whatever the scheduler raises: the loop can't go on after either.
         """
-        plan = self._scheduler.plan(Lane.UNIFIED, self._clock())
-        launched = self._launch(plan)
+        did_something = False
+        for lane in self._due():
+            did_something = self._start(lane) or did_something
         self._deliver()
-        outcome = self._land(launched) if isinstance(launched, Flight) else launched
-        verdicts = self._judge(outcome)
-        self._news_s = self._clock()
-        self._news = self._scheduler.commit(plan, outcome, verdicts, self._news_s)
-        self.snapshot = self._scheduler.snapshot()
-        if plan.empty:
-            did_something = self._news != Committed()
-            self._deliver()
-            return did_something
-        return True
+        alone = self._flights.get(Lane.UNIFIED)
+        if alone is not None:
+            self.land(alone, alone.end(self._options.stall_limit_s))
+        return did_something
+
+    def land(self, flight: Flight, end: StepResult | Exception) -> None:
+        """Take in the end of a step that a turn started. Raises as `turn` does."""
+        if self._ended:
+            return
+        plan = flight.plan
+        if isinstance(end, TimeoutError):
+            limit_s = self._options.stall_limit_s
+            raise StallError(f"step {plan.step} has not ended after {limit_s:g} s") from end
+        del self._flights[plan.lane]
+        if isinstance(end, Exception):
+            self._commit(plan, self._failure(plan, end))
+            return
+        if plan.chunks:
+            self._failures[plan.lane] = 0
+        self._note_interrupts(plan, end)
+        self._pace[plan.lane].observe(plan, end)
+        self._commit(plan, end)
 
     def end(self, message: str) -> None:
-        """End every choice with ERROR, those that are still to come too. No turn may follow."""
-        self._ended = message
+        """End every choice with ERROR, those that are still to come too. No turn may follow; steps
+        in flight are asked to stop."""
         self._deliver()
-        for live in tuple(self._live.values()):
-            self._fail(live, message)
-        self._outbox.flush()
+        self._ended = message
+        for flight in self._flights.values():
+            flight.handle.interrupt()
+        self._choices.fail_all(message)
 
     def interrupt_for_realtime(self) -> None:
-        """Stop the step in flight if a realtime arrival gains by it, or the one about to start.
-        From any thread."""
+        """Stop steps in flight if a realtime arrival gains by it, or one about to start. From any
+        thread."""
         self.urgent = True
-        flight = self._flight
-        if flight is not None:
+        for flight in tuple(self._flights.values()):
             self._interrupt(flight)
 
-    def _interrupt(self, flight: Flight) -> None:
-        # Of lower-class steps at most every other one is lost, however often realtime arrives.
-        if not self._spared:
-            gain_s = self._options.interrupt_gain_s
-            flight.interrupt_if_worth(self._clock(), gain_s, self._is_realtime)
+    def _due(self) -> Sequence[Lane]:
+        """Lanes to plan. While one of two is busy, the other has no work unless something has
+        changed since it was last planned."""
+        if self._flights and not self._changed:
+            return ()
+        self._changed = False
+        return self._scheduler.due(self._clock())
 
-    def _is_realtime(self, request: RequestId) -> bool:
-        live = self._live.get(request)
-        return live is not None and live.request.service_class is ServiceClass.REALTIME
-
-    def _launch(self, plan: StepPlan) -> Flight | StepResult | StepFailure:
-        """Start a step. An outcome at once where there is nothing to do, or it didn't start."""
+    def _start(self, lane: Lane) -> bool:
+        """Plan a lane and launch its step; whether that did anything."""
+        plan = self._scheduler.plan(lane, self._clock())
         if plan.empty:
-            return StepResult(plan.step)
+            return self._commit(plan, StepResult(plan.step)) != Committed()
         started_s = self._clock()
         try:
             handle = self._executor.submit(plan, {})
         except Exception as error:
-            return self._failure(plan, error)
-        flight = self._flight = Flight(plan, handle, started_s, self._pace.expect(plan))
+            self._commit(plan, self._failure(plan, error))
+            return True
+        flight = Flight(plan, handle, started_s, self._pace[lane].expect(plan))
+        self._flights[lane] = flight
         if self.urgent:
             self._interrupt(flight)
-        return flight
+        if lane is not Lane.UNIFIED:
+            self._watch(flight)
+        return True
 
-    def _land(self, flight: Flight) -> StepResult | StepFailure:
-        """Wait for a step's end."""
-        plan = flight.plan
-        try:
-            result = flight.handle.result(self._options.stall_limit_s)
-        except TimeoutError as error:
-            limit_s = self._options.stall_limit_s
-            raise StallError(f"step {plan.step} has not ended after {limit_s:g} s") from error
-        except Exception as error:
-            return self._failure(plan, error)
-        finally:
-            self._flight = None
-        if plan.chunks:
-            self.failures = 0
-        if result.interrupted:
-            self._spared = True
-        elif self._spared and plan.chunks:
-            self._spared = any(self._is_realtime(chunk.request) for chunk in plan.chunks)
-        self._pace.observe(plan, result)
-        return result
+    def _commit(self, plan: StepPlan, outcome: StepResult | StepFailure) -> Committed:
+        """Verdicts, then the commit; its news are kept for the next delivery."""
+        verdicts = self._choices.judge(outcome)
+        now_s = self._clock()
+        committed = self._scheduler.commit(plan, outcome, verdicts, now_s)
+        self.snapshot = self._scheduler.snapshot()
+        if committed != Committed():
+            self._news.append(News(committed, now_s))
+        self._changed = self._changed or not plan.empty or bool(self._news)
+        return committed
 
     def _failure(self, plan: StepPlan, error: Exception) -> StepFailure:
-        self.failures += 1
+        self._failures[plan.lane] += 1
         logger.error("step %d failed", plan.step, exc_info=error)
         return StepFailure(plan.step, str(error) or type(error).__name__)
 
-    def _judge(self, outcome: StepResult | StepFailure) -> Mapping[RequestId, Verdict]:
-        """Verdicts on the tokens of choices whose stop strings are watched."""
-        verdicts: dict[RequestId, Verdict] = {}
-        if self._watched and isinstance(outcome, StepResult):
-            for sampled in outcome.sampled:
-                text = self._watched.get(sampled.request)
-                if text is not None:
-                    verdict = _verdict(text, sampled)
-                    if verdict is not None:
-                        verdicts[sampled.request] = verdict
-        return verdicts
+    def _interrupt(self, flight: Flight) -> None:
+        # Of lower-class steps at most every other one is lost, however often realtime arrives. The
+        # decode lane isn't where an arrival would begin.
+        if not self._spared and flight.plan.lane is not Lane.DECODE:
+            gain_s = self._options.interrupt_gain_s
+            flight.interrupt_if_worth(self._clock(), gain_s, self._choices.is_realtime)
+
+    def _note_interrupts(self, plan: StepPlan, result: StepResult) -> None:
+        if result.interrupted:
+            self._spared = True
+        elif self._spared and plan.chunks and plan.lane is not Lane.DECODE:
+            self._spared = any(self._choices.is_realtime(chunk.request) for chunk in plan.chunks)
 
     def _deliver(self) -> None:
-        """Send out what the last commit changed; observers hear of it on the way."""
-        news, self._news = self._news, Committed()
-        for admitted in news.admitted:
-            live = self._live.get(admitted.request)
-            if live is not None:
-                self._leave_queue(live)
-                self._observer.on_admitted(live.request.service_class, admitted.queued_s)
-        for preempted in news.preempted:
-            live = self._live.get(preempted.request)
-            if live is not None:
-                self._observer.on_preempted(live.request.service_class, preempted.kind.value)
-        for emitted in news.emitted:
-            self._emit(emitted)
-        for finished in news.finished:
-            self._finish(finished)
-        self._outbox.flush()
-
-    def _emit(self, emitted: Emitted) -> None:
-        live = self._live.get(emitted.request)
-        if live is None:
-            return
-        since_s = live.request.arrival_s if live.last_s is None else live.last_s
-        self._observer.on_tokens(
-            live.request.service_class, (self._news_s - since_s,), live.last_s is None
-        )
-        live.last_s = self._news_s
-        if live.text is None:
-            info = TokenInfo(emitted.token, emitted.logprobs)
-            self._outbox.put(live.mailbox, Parcel(live.choice, (info,)))
-            return
-        released = live.text.take()
-        if released.text or released.tokens:
-            self._outbox.put(live.mailbox, Parcel(live.choice, released.tokens, released.text))
-
-    def _fail(self, live: Live, message: str) -> None:
-        usage = Usage(prompt=len(live.request.prompt))
-        self._finish(Finished(live.request.id, FinishReason.ERROR, usage, message))
-
-    def _finish(self, finished: Finished) -> None:
-        live = self._live.pop(finished.request, None)
-        if live is None:
-            return
-        self._watched.pop(finished.request, None)
-        self._leave_queue(live)
-        parcel = Parcel(
-            live.choice,
-            finish=finished.reason,
-            usage=finished.usage,
-            message=finished.message,
-        )
-        if live.text is not None:
-            live.text.finish()
-            released = live.text.take()
-            parcel.text, parcel.tokens = released.text, released.tokens
-        self._outbox.put(live.mailbox, parcel)
-        self._observer.on_finished(live.request.service_class, finished.reason, finished.usage)
-
-    def _leave_queue(self, live: Live) -> None:
-        if not live.admitted:
-            live.admitted = True
-            self._waiting.leave(live.request.service_class)
-
-
-def _verdict(text: ChoiceText, sampled: Sampled) -> Verdict | None:
-    """What a sampled token means for its choice; None to continue."""
-    try:
-        text.push(TokenInfo(sampled.token, sampled.logprobs))
-    except Exception as error:
-        logger.exception("token %d can't be decoded", sampled.token)
-        return Verdict(
-            VerdictKind.ERROR, message=f"token {sampled.token} can't be decoded: {error}"
-        )
-    return Verdict(VerdictKind.STOP, text.keep_tokens) if text.hit else None
+        """Send out what commits have changed since the last time."""
+        news, self._news = self._news, []
+        for each in news:
+            self._choices.tell(each)
+        if news:
+            self._choices.flush()

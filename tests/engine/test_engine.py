@@ -11,7 +11,7 @@ from headway.core.plan import Penalties, SamplingSpec
 from headway.core.types import FinishReason, RequestId, ServiceClass
 from headway.engine.types import GenerationRequest, SamplingParams, StopConditions
 from headway.errors import InvalidRequestError, NeverFitsError
-from headway.testing import Script, WallClock, make_capacity, oracle_tokens
+from headway.testing import LinearDuration, Script, WallClock, make_capacity, oracle_tokens
 from headway.testing.builders import make_prompt
 from headway.testing.text import ByteTokenizer
 from tests.engine.helpers import (
@@ -51,7 +51,7 @@ async def test_many_requests_through_a_small_pool_match_their_oracles() -> None:
         )
         for i in range(24)
     ]
-    with running(make_rig(capacity, script)) as rig:
+    with running(make_rig(capacity, script, duration=LinearDuration())) as rig:
         answers = await asyncio.gather(*(read(rig, r) for r in requests))
         until(rig.idle)
     for i, (request, (answer,)) in enumerate(zip(requests, answers, strict=True)):

@@ -55,7 +55,8 @@ def requests() -> list[GenerationRequest]:
 def native_engine(
     options: NativeOptions, interrupt_every: int = 0
 ) -> Iterator[tuple[Engine, RecordingExecutor]]:
-    executor = RecordingExecutor(NativeExecutor(WEIGHTS, options), interrupt_every)
+    native = NativeExecutor(WEIGHTS, options)
+    executor = RecordingExecutor(native, interrupt_every, compute_scale=100)
     engine = Engine(
         Scheduler(executor.capacity, SchedulerConfig()),
         executor,

@@ -9,8 +9,9 @@ from headway.core.plan import Chunk, Masks, StepHandle, StepPlan, StepResult
 from headway.core.scheduler import Scheduler
 from headway.core.types import BlockId, FinishReason, Lane, RequestId, ServiceClass
 from headway.engine.arrivals import core_requests
+from headway.engine.choices import Choices, Live
 from headway.engine.flight import Flight
-from headway.engine.loop import Live, StepLoop
+from headway.engine.loop import StepLoop
 from headway.engine.observers import Observers
 from headway.engine.options import LoopOptions, ModelLimits
 from headway.engine.queues import WaitingRoom
@@ -180,7 +181,10 @@ def test_frequent_realtime_costs_lower_classes_at_most_every_other_step() -> Non
     options, limits = LoopOptions(), ModelLimits.from_capacity(capacity, frozenset())
     waiting = WaitingRoom(options.queues)
     scheduler = Scheduler(capacity, SchedulerConfig())
-    loop = executor.loop = StepLoop(scheduler, executor, clock, options, waiting, Observers([]))
+    choices = Choices(waiting, Observers([]))
+    watched: list[Flight] = []
+    loop = StepLoop(scheduler, executor, clock, options, choices, watched.append)
+    executor.loop = loop
     for i in range(3):
         request = greedy(make_prompt(i, 200), 20, ServiceClass.BATCH)
         waiting.enter(ServiceClass.BATCH, 1)
@@ -188,6 +192,7 @@ def test_frequent_realtime_costs_lower_classes_at_most_every_other_step() -> Non
         loop.add([Live(core, 0, Mailbox(ThreadBell(), lambda: None), None)])
     while loop.busy:
         loop.turn()
+    assert not watched, "the unified lane is waited for"
     pairs = list(pairwise(executor.ends))
     assert (False, True) in pairs, "nothing was interrupted"
     assert (True, True) not in pairs

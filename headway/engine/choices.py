@@ -1,0 +1,167 @@
+"""Choices under way: judging their tokens, telling readers and observers what happened."""
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from headway.core.plan import Sampled, StepFailure, StepResult
+from headway.core.request import (
+    Committed,
+    Emitted,
+    Finished,
+    Request,
+    Usage,
+    Verdict,
+    VerdictKind,
+)
+from headway.core.types import FinishReason, RequestId, ServiceClass
+from headway.engine.queues import WaitingRoom
+from headway.engine.streams import Mailbox, Outbox, Parcel
+from headway.engine.text import ChoiceText
+from headway.engine.types import Observer, TokenInfo
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class Live:
+    """A choice under way. `text` only where stop strings are watched: then the engine decodes.
+
+    last_s: when its last token was committed; None before the first.
+    """
+
+    request: Request
+    choice: int
+    mailbox: Mailbox
+    text: ChoiceText | None
+    last_s: float | None = None
+    admitted: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class News:
+    """What a commit changed, and when."""
+
+    committed: Committed
+    when_s: float
+
+
+class Choices:
+    """The choices under way. For the engine thread alone, `is_realtime` for any."""
+
+    def __init__(self, waiting: WaitingRoom, observer: Observer) -> None:
+        self._waiting = waiting
+        self._observer = observer
+        self._outbox = Outbox()
+        self._live: dict[RequestId, Live] = {}
+        self._watched: dict[RequestId, ChoiceText] = {}
+
+    def __len__(self) -> int:
+        return len(self._live)
+
+    def add(self, live: Live) -> None:
+        """Take one in."""
+        self._live[live.request.id] = live
+        if live.text is not None:
+            self._watched[live.request.id] = live.text
+
+    def is_realtime(self, request: RequestId) -> bool:
+        """Whether a request is under way and realtime."""
+        live = self._live.get(request)
+        return live is not None and live.request.service_class is ServiceClass.REALTIME
+
+    def judge(self, outcome: StepResult | StepFailure) -> Mapping[RequestId, Verdict]:
+        """Verdicts on the tokens of choices whose stop strings are watched."""
+        verdicts: dict[RequestId, Verdict] = {}
+        if self._watched and isinstance(outcome, StepResult):
+            for sampled in outcome.sampled:
+                text = self._watched.get(sampled.request)
+                if text is not None:
+                    verdict = _verdict(text, sampled)
+                    if verdict is not None:
+                        verdicts[sampled.request] = verdict
+        return verdicts
+
+    def tell(self, news: News) -> None:
+        """Put what a commit changed in the outbox; observers hear of it on the way."""
+        for admitted in news.committed.admitted:
+            live = self._live.get(admitted.request)
+            if live is not None:
+                self._leave_queue(live)
+                self._observer.on_admitted(live.request.service_class, admitted.queued_s)
+        for preempted in news.committed.preempted:
+            live = self._live.get(preempted.request)
+            if live is not None:
+                self._observer.on_preempted(live.request.service_class, preempted.kind.value)
+        for emitted in news.committed.emitted:
+            self._emit(emitted, news.when_s)
+        for finished in news.committed.finished:
+            self._finish(finished)
+
+    def flush(self) -> None:
+        """Send out what is in the outbox."""
+        self._outbox.flush()
+
+    def fail(self, live: Live, message: str) -> None:
+        """End one with ERROR."""
+        usage = Usage(prompt=len(live.request.prompt))
+        self._finish(Finished(live.request.id, FinishReason.ERROR, usage, message))
+
+    def fail_all(self, message: str) -> None:
+        """End every one with ERROR, and send that out."""
+        for live in tuple(self._live.values()):
+            self.fail(live, message)
+        self.flush()
+
+    def _emit(self, emitted: Emitted, when_s: float) -> None:
+        live = self._live.get(emitted.request)
+        if live is None:
+            return
+        since_s = live.request.arrival_s if live.last_s is None else live.last_s
+        self._observer.on_tokens(
+            live.request.service_class, (when_s - since_s,), live.last_s is None
+        )
+        live.last_s = when_s
+        if live.text is None:
+            info = TokenInfo(emitted.token, emitted.logprobs)
+            self._outbox.put(live.mailbox, Parcel(live.choice, (info,)))
+            return
+        released = live.text.take()
+        if released.text or released.tokens:
+            self._outbox.put(live.mailbox, Parcel(live.choice, released.tokens, released.text))
+
+    def _finish(self, finished: Finished) -> None:
+        live = self._live.pop(finished.request, None)
+        if live is None:
+            return
+        self._watched.pop(finished.request, None)
+        self._leave_queue(live)
+        parcel = Parcel(
+            live.choice,
+            finish=finished.reason,
+            usage=finished.usage,
+            message=finished.message,
+        )
+        if live.text is not None:
+            live.text.finish()
+            released = live.text.take()
+            parcel.text, parcel.tokens = released.text, released.tokens
+        self._outbox.put(live.mailbox, parcel)
+        self._observer.on_finished(live.request.service_class, finished.reason, finished.usage)
+
+    def _leave_queue(self, live: Live) -> None:
+        if not live.admitted:
+            live.admitted = True
+            self._waiting.leave(live.request.service_class)
+
+
+def _verdict(text: ChoiceText, sampled: Sampled) -> Verdict | None:
+    """What a sampled token means for its choice; None to continue."""
+    try:
+        text.push(TokenInfo(sampled.token, sampled.logprobs))
+    except Exception as error:
+        logger.exception("token %d can't be decoded", sampled.token)
+        return Verdict(
+            VerdictKind.ERROR, message=f"token {sampled.token} can't be decoded: {error}"
+        )
+    return Verdict(VerdictKind.STOP, text.keep_tokens) if text.hit else None
