@@ -108,35 +108,36 @@ def test_batches_are_listed_in_pages(tmp_path: Path) -> None:
                 client.batches.list(limit=limit)
 
 
-@pytest.mark.parametrize(
-    ("fields", "param"),
-    [
-        ({"completion_window": "soon"}, "completion_window"),
-        ({"completion_window": "0s"}, "completion_window"),
-        ({"completion_window": "31d"}, "completion_window"),
-        ({"completion_window": 5}, "completion_window"),
-        ({"endpoint": "/v1/embeddings"}, "endpoint"),
-        ({"input_file_id": "file-none"}, "input_file_id"),
-        ({"input_file_id": None}, "input_file_id"),
-        ({"metadata": {"k": 5}}, "metadata"),
-        ({"metadata": {"k" * 65: "v"}}, "metadata"),
-        ({"metadata": {"k": "v" * 513}}, "metadata"),
-        ({"metadata": {str(i): "" for i in range(17)}}, "metadata"),
-        ({"output_expires_after": {"anchor": "created_at", "seconds": 5}}, "output_expires_after"),
-        ({"output_expires_after": {"anchor": "end", "seconds": 5000}}, "output_expires_after"),
-        ({"priority": "high"}, "priority"),
-    ],
-)
-def test_wrong_orders_are_refused_by_field(
-    tmp_path: Path, fields: dict[str, object], param: str
-) -> None:
+WRONG_ORDERS: list[tuple[dict[str, object], str]] = [
+    ({"completion_window": "soon"}, "completion_window"),
+    ({"completion_window": "0s"}, "completion_window"),
+    ({"completion_window": "31d"}, "completion_window"),
+    ({"completion_window": 5}, "completion_window"),
+    ({"endpoint": "/v1/embeddings"}, "endpoint"),
+    ({"input_file_id": "file-none"}, "input_file_id"),
+    ({"input_file_id": None}, "input_file_id"),
+    ({"metadata": {"k": 5}}, "metadata"),
+    ({"metadata": {"k" * 65: "v"}}, "metadata"),
+    ({"metadata": {"k": "v" * 513}}, "metadata"),
+    ({"metadata": {str(i): "" for i in range(17)}}, "metadata"),
+    ({"output_expires_after": {"anchor": "created_at", "seconds": 5}}, "output_expires_after"),
+    ({"output_expires_after": {"anchor": "end", "seconds": 5000}}, "output_expires_after"),
+    ({"priority": "high"}, "priority"),
+]
+
+
+def test_wrong_orders_are_refused_by_field(tmp_path: Path) -> None:
     with batch_server(tmp_path) as rig:
-        file = rig.client.files.create(file=("in.jsonl", b"x"), purpose="batch")
-        body = {"input_file_id": file.id, "endpoint": URL, "completion_window": "24h", **fields}
-        answer = rig.server.http().post("/v1/batches", json=body)
-        assert answer.status_code == 400
-        assert answer.json()["error"]["param"].startswith(param)
-        assert list(rig.client.batches.list()) == []
+        client, http = rig.client, rig.server.http()
+        file = client.files.create(file=("in.jsonl", b"x"), purpose="batch")
+        for fields, param in WRONG_ORDERS:
+            body = {"input_file_id": file.id, "endpoint": URL, "completion_window": "24h", **fields}
+            answer = http.post("/v1/batches", json=body)
+            assert answer.status_code == 400, fields
+            assert answer.json()["error"]["param"].startswith(param)
+        for text in ("", "[]", "{", '{"metadata": {"k": "\\ud800"}}'):
+            assert http.post("/v1/batches", content=text).status_code == 400
+        assert list(client.batches.list()) == []
 
 
 def test_wrong_uploads_are_refused(tmp_path: Path) -> None:

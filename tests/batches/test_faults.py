@@ -1,0 +1,352 @@
+"""Kinds of fault that batch services have had: bad lines, expiry, full disks, failing engines."""
+
+import errno
+import json
+import os
+import socket
+import threading
+import time
+from pathlib import Path
+
+import openai
+import pytest
+
+from headway.batches.desk import BatchDesk, DeskLimits
+from headway.batches.types import Order, Status
+from headway.batches.work import WorkOptions
+from headway.core.types import ServiceClass
+from headway.errors import ConfigError
+from headway.testing import LinearDuration, Mishaps, make_capacity
+from tests.batches.rig import QUICK, TEXTS, URL, batch_server, jsonl, prompt_of, request
+from tests.engine.helpers import oracle
+from tests.server.live import MODEL, eventually
+
+SLOW = LinearDuration(step_s=0.02, token_s=0)
+
+
+class Disk:
+    """A disk that is full once `room` bytes were written, until it gets more room."""
+
+    def __init__(self, room: int) -> None:
+        self.room = room
+        self.refused = 0
+        self._lock = threading.Lock()
+
+    def write(self, fd: int, data: bytes) -> int:
+        with self._lock:
+            fit = min(self.room, len(data))
+            if not fit:
+                self.refused += 1
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            # Part of it first, as a real disk does.
+            self.room -= fit
+            return os.write(fd, data[:fit])
+
+
+def test_bad_lines_get_errors_of_their_own_and_the_rest_is_done(tmp_path: Path) -> None:
+    lines: list[str | bytes | dict[str, object]] = [
+        request(0),  # 1
+        "{nonsense",  # 2
+        "",  # 3
+        request(0),  # 4: the same custom_id
+        request(5) | {"url": "/v1/chat/completions"},  # 5
+        request(6) | {"method": "GET"},  # 6
+        request(7, stream=True),  # 7
+        request(8, prompt=[1] * 600),  # 8: longer than the model
+        request(9, model="other"),  # 9
+        request(10) | {"custom_id": 5},  # 10
+        request(11) | {"body": []},  # 11
+        "[]",  # 12
+        b"\xff\xfe",  # 13
+        '{"custom_id": "deep", "body": ' + "[" * 3000,  # 14
+        '{"custom_id": "nan", "method": "POST", "url": "/v1/completions", "body": {"a": NaN}}',
+        "   ",  # 16
+        request(17, temperature=7),  # 17
+        request(18, service_tier="gold"),  # 18
+        request(19, logit_bias={"-1": 1}),  # 19
+        "x" * 5000,  # 20: longer than a line may be
+    ]
+    content = jsonl(lines) + json.dumps(request(21)).encode()  # no newline at the end
+    options = WorkOptions(retry_s=0.05, note_s=0, line_bytes=4000)
+    with batch_server(tmp_path, options=options) as rig:
+        client = rig.client
+        file = client.files.create(file=("in.jsonl", content), purpose="batch")
+        batch = client.batches.create(
+            input_file_id=file.id, endpoint="/v1/completions", completion_window="24h"
+        )
+        done = rig.ended(batch)
+        good, bad = rig.results(done.output_file_id), rig.results(done.error_file_id)
+    assert done.status == "completed"
+    assert done.request_counts is not None
+    counts = done.request_counts
+    assert (counts.total, counts.completed, counts.failed) == (19, 2, 17)
+    assert sorted(r["custom_id"] for r in good) == ["line-0", "line-21"]
+    by_line = {int(r["id"].rpartition("_")[2]): r for r in bad}
+    assert sorted(by_line) == [2, 4, *range(5, 16), *range(17, 21)]
+    for result in bad:
+        assert result["response"]["status_code"] == (404 if result is by_line[9] else 400)
+        assert result["response"]["body"]["error"]["message"]
+        assert result["error"] is None
+    codes = {line: r["response"]["body"]["error"]["code"] for line, r in by_line.items()}
+    assert codes[2] == codes[12] == codes[13] == codes[14] == codes[15] == "invalid_json_line"
+    assert codes[4] == "duplicate_custom_id"
+    assert codes[5] == "mismatched_endpoint"
+    assert codes[8] == "context_length_exceeded"
+    assert codes[9] == "model_not_found"
+    assert codes[20] == "line_too_long"
+    params = {line: r["response"]["body"]["error"]["param"] for line, r in by_line.items()}
+    assert params[7] == "stream"
+    assert params[17] == "temperature"
+    assert by_line[4]["custom_id"] == "line-0"
+    assert by_line[10]["custom_id"] is None
+
+
+@pytest.mark.parametrize(
+    ("content", "code", "line"),
+    [
+        (b"", "empty_file", None),
+        (b"\n \n", "empty_file", None),
+        (b"{}\n", "invalid_custom_id", 1),
+        (b"\nnonsense", "invalid_json_line", 2),
+        (jsonl([request(i) for i in range(11)]), "too_many_requests", None),
+    ],
+)
+def test_a_file_with_nothing_to_do_fails(
+    tmp_path: Path, content: bytes, code: str, line: int | None
+) -> None:
+    options = WorkOptions(max_lines=10)
+    with batch_server(tmp_path, options=options) as rig:
+        client = rig.client
+        file = client.files.create(file=("in.jsonl", content), purpose="batch")
+        batch = client.batches.create(
+            input_file_id=file.id, endpoint="/v1/completions", completion_window="24h"
+        )
+        failed = rig.ended(batch)
+        client.files.delete(file.id)
+    assert failed.status == "failed"
+    assert failed.failed_at is not None
+    assert failed.errors is not None and failed.errors.data is not None
+    assert [(error.code, error.line) for error in failed.errors.data] == [(code, line)]
+    assert failed.output_file_id is failed.error_file_id is None
+
+
+def test_an_expired_batch_keeps_its_finished_work(tmp_path: Path) -> None:
+    capacity = make_capacity(max_seqs=2, vocab_size=300)
+    with batch_server(tmp_path, capacity=capacity, duration=SLOW) as rig:
+        batch = rig.submit([request(i, max_tokens=20) for i in range(40)], window="1s")
+        done = rig.ended(batch)
+        good, late = rig.results(done.output_file_id), rig.results(done.error_file_id)
+        for result in good:
+            number = int(result["custom_id"].removeprefix("line-"))
+            text = TEXTS.decode(oracle(rig.engine, prompt_of(number), 20))
+            assert result["response"]["body"]["choices"][0]["text"] == text
+    assert done.status == "expired"
+    assert done.expired_at is not None and done.completed_at is None
+    assert done.request_counts is not None
+    assert done.request_counts.completed == len(good) > 0
+    assert done.request_counts.failed == len(late) == 40 - len(good) > 0
+    assert {r["error"]["code"] for r in late} == {"batch_expired"}
+    names = [r["custom_id"] for r in good + late]
+    assert sorted(names) == sorted(f"line-{i}" for i in range(40))
+
+
+def test_a_batch_that_expired_while_nobody_served_is_expired_at_the_next_start(
+    tmp_path: Path,
+) -> None:
+    now_s = [1000.0]
+    desk = BatchDesk(tmp_path, clock=lambda: now_s[0])
+    incoming = desk.receive()
+    incoming.write(jsonl([request(i) for i in range(3)]))
+    file = incoming.accept("", "in.jsonl", 10**9)
+    job = desk.create(Order("", file.id, URL, "1h", 3600))
+    desk.close()
+    with batch_server(tmp_path) as rig:
+        eventually(lambda: rig.desk.job(job.id, "").status is Status.EXPIRED)
+        done = rig.client.batches.retrieve(job.id)
+        assert len(rig.results(done.error_file_id)) == 3
+        assert done.output_file_id is None
+
+
+def test_a_full_disk_pauses_jobs_and_refuses_uploads(tmp_path: Path) -> None:
+    disk = Disk(room=60_000)
+    with batch_server(tmp_path, write=disk.write) as rig:
+        client = rig.client
+        batch = rig.submit([request(i) for i in range(60)])
+        with disk._lock:
+            disk.room = 5_000
+        eventually(lambda: disk.refused > 3)
+        files = [path for path in (tmp_path / "files").iterdir() if path.stat().st_size]
+        for path in files:
+            assert path.read_bytes().endswith(b"\n"), "half a line"
+        assert client.batches.retrieve(batch.id).status == "in_progress"
+        answer = rig.server.http().post(
+            "/v1/files", files={"file": ("a.jsonl", b"x" * 300_000)}, data={"purpose": "batch"}
+        )
+        assert answer.status_code == 507
+        assert answer.json()["error"]["code"] == "insufficient_storage"
+        assert not list((tmp_path / "files").glob("*.part"))
+        assert len(list(client.files.list())) == 1
+        waiting = rig.engine.engine.snapshot().classes.get(ServiceClass.BATCH)
+        assert waiting is None or waiting.waiting == waiting.running == 0
+        with disk._lock:
+            disk.room = 10_000_000
+        done = rig.ended(batch)
+        results = rig.results(done.output_file_id)
+    assert done.status == "completed"
+    assert sorted(r["custom_id"] for r in results) == sorted(f"line-{i}" for i in range(60))
+
+
+def test_a_full_disk_under_the_database_refuses_and_pauses(tmp_path: Path) -> None:
+    with batch_server(tmp_path) as rig:
+        file = rig.client.files.create(file=("in.jsonl", jsonl([request(1)])), purpose="batch")
+        database = rig.desk.store._connection
+        most = database.execute("PRAGMA max_page_count").fetchone()[0]
+        database.execute("PRAGMA max_page_count = 1")  # SQLite's own: as many as there are
+        http = rig.server.http()
+        order = {"input_file_id": file.id, "endpoint": URL, "completion_window": "24h"}
+        order["metadata"] = {str(i): "m" * 500 for i in range(16)}  # type: ignore[assignment]
+        answer = http.post("/v1/batches", json=order)
+        assert answer.status_code == 507
+        assert list(rig.client.batches.list()) == []
+        database.execute(f"PRAGMA max_page_count = {most}")
+        answer = http.post("/v1/batches", json=order)
+        assert answer.status_code == 200
+        done = rig.ended(rig.client.batches.retrieve(answer.json()["id"]))
+    assert done.status == "completed"
+
+
+def test_uploads_beyond_quota_and_size_leave_nothing(tmp_path: Path) -> None:
+    limits = DeskLimits(file_bytes=1_000_000, quota_bytes=2_100_000)
+    with batch_server(tmp_path, limits=limits) as rig:
+        client = rig.client
+        first = client.files.create(file=("a.jsonl", b"x" * 1_000_000), purpose="batch")
+        with pytest.raises(openai.BadRequestError, match="1 MB"):
+            client.files.create(file=("b.jsonl", b"x" * 1_000_001), purpose="batch")
+        other = client.files.create(file=("b.jsonl", b"x" * 900_000), purpose="batch")
+        with pytest.raises(openai.APIStatusError, match="quota") as refused:
+            client.files.create(file=("c.jsonl", b"x" * 600_000), purpose="batch")
+        assert refused.value.status_code == 507
+        assert {path.name for path in (tmp_path / "files").iterdir()} == {first.id, other.id}
+        client.files.delete(first.id)
+        client.files.create(file=("c.jsonl", b"x" * 600_000), purpose="batch")
+
+
+def test_an_upload_cut_short_leaves_nothing(tmp_path: Path) -> None:
+    head = (
+        "POST /v1/files HTTP/1.1\r\nHost: x\r\nContent-Length: 900000\r\n"
+        "Content-Type: multipart/form-data; boundary=b\r\n\r\n"
+        '--b\r\nContent-Disposition: form-data; name="file"; filename="f"\r\n\r\n'
+    )
+    with batch_server(tmp_path) as rig:
+        with socket.create_connection((rig.server.host, rig.server.port)) as wire:
+            wire.sendall(head.encode() + b"x" * 300_000)
+            eventually(lambda: bool(list((tmp_path / "files").iterdir())))
+        eventually(lambda: not list((tmp_path / "files").iterdir()))
+
+
+def test_files_are_deleted_when_their_time_is_over(tmp_path: Path) -> None:
+    now_s = [1000.0]
+    desk = BatchDesk(tmp_path, clock=lambda: now_s[0])
+    ids = []
+    for life_s in (3600, 7200, 3600):
+        incoming = desk.receive()
+        incoming.write(jsonl([request(1)]))
+        ids.append(incoming.accept("", "in.jsonl", life_s).id)
+    desk.create(Order("", ids[2], URL, "24h", 86_400))
+    now_s[0] += 5000
+    desk.delete_expired()
+    # The third one is still to be read.
+    assert {path.name for path in (tmp_path / "files").iterdir()} == {ids[1], ids[2]}
+    desk.close()
+
+
+def test_steps_that_fail_are_errors_of_their_lines_only(tmp_path: Path) -> None:
+    mishaps = Mishaps(fail_steps=frozenset({5}))
+    with batch_server(tmp_path, mishaps=mishaps) as rig:
+        done = rig.ended(rig.submit([request(i) for i in range(40)]))
+        good, bad = rig.results(done.output_file_id), rig.results(done.error_file_id)
+    assert len(good) + len(bad) == 40
+    assert 0 < len(bad) < 40
+    assert {r["response"]["status_code"] for r in bad} == {500}
+
+
+def test_one_process_at_a_time(tmp_path: Path) -> None:
+    desk = BatchDesk(tmp_path)
+    with pytest.raises(ConfigError, match="another server"):
+        BatchDesk(tmp_path)
+    desk.close()
+    BatchDesk(tmp_path).close()
+
+
+def test_small_jobs_do_not_wait_for_large_ones(tmp_path: Path) -> None:
+    capacity = make_capacity(max_seqs=4, vocab_size=300)
+    with batch_server(tmp_path, capacity=capacity, duration=SLOW) as rig:
+        large = rig.submit([request(i, max_tokens=12) for i in range(150)])
+        small = rig.submit([request(1000)])
+        assert rig.ended(small).status == "completed"
+        assert rig.client.batches.retrieve(large.id).status == "in_progress"
+        rig.client.batches.cancel(large.id)
+        rig.ended(large)
+
+
+def test_seats_stay_taken_and_the_queue_short(tmp_path: Path) -> None:
+    capacity = make_capacity(kv_blocks=256, max_seqs=8, vocab_size=300)
+    with batch_server(tmp_path, capacity=capacity, duration=LinearDuration(0.005, 0)) as rig:
+        batch = rig.submit([request(i, max_tokens=10 + i % 30) for i in range(200)])
+        engine, samples = rig.engine.engine, []
+        eventually(lambda: engine.snapshot().classes[ServiceClass.BATCH].running == 8)
+        while rig.client.batches.retrieve(batch.id).status == "in_progress":
+            samples.append(engine.snapshot().classes[ServiceClass.BATCH])
+            time.sleep(0.003)
+        done = rig.ended(batch)
+    assert done.status == "completed"
+    body = samples[: len(samples) * 4 // 5]  # the end has too few lines left
+    assert sum(counts.running for counts in body) >= 0.95 * 8 * len(body)
+    assert max(counts.waiting for counts in samples) <= 24
+
+
+def test_realtime_is_not_slower_for_a_large_job_read_and_run_behind_it(tmp_path: Path) -> None:
+    capacity = make_capacity(max_seqs=4, vocab_size=300)
+    duration = LinearDuration(step_s=0.004, token_s=0)
+    with batch_server(tmp_path, capacity=capacity, duration=duration) as rig:
+        client = rig.client
+
+        def ttft_s() -> float:
+            start_s = time.perf_counter()
+            client.completions.create(
+                model=f"{MODEL}:realtime", prompt=prompt_of(7, 16), max_tokens=1
+            )
+            return time.perf_counter() - start_s
+
+        def median_ttft_s(status: str) -> float:
+            times_s = sorted(ttft_s() for _ in range(20))
+            assert client.batches.retrieve(batch.id).status == status
+            return times_s[10]
+
+        alone_s = sorted(ttft_s() for _ in range(20))[10]
+        batch = rig.submit([request(i, max_tokens=40) for i in range(20_000)])
+        read_s = median_ttft_s("validating")
+        eventually(lambda: client.batches.retrieve(batch.id).status == "in_progress", 20)
+        run_s = median_ttft_s("in_progress")
+        client.batches.cancel(batch.id)
+        cancelled = rig.ended(batch, 30)
+    assert cancelled.request_counts is not None and cancelled.request_counts.total == 20_000
+    # It may wait for the step in flight, and for little else.
+    assert read_s < alone_s + 0.03
+    assert run_s < alone_s + 4 * 0.004 + 0.02
+
+
+def test_jobs_go_on_after_a_stop(tmp_path: Path) -> None:
+    with batch_server(tmp_path, duration=LinearDuration(0.002, 0)) as rig:
+        batch = rig.submit([request(i, max_tokens=30) for i in range(80)])
+
+        def some_done() -> bool:
+            counts = rig.client.batches.retrieve(batch.id).request_counts
+            return counts is not None and counts.completed > 5
+
+        eventually(some_done)
+    with batch_server(tmp_path, options=QUICK) as rig:
+        done = rig.ended(batch)
+        results = rig.results(done.output_file_id)
+    assert done.status == "completed"
+    assert sorted(r["custom_id"] for r in results) == sorted(f"line-{i}" for i in range(80))
