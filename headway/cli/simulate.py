@@ -59,11 +59,11 @@ def _cells(settings: argparse.Namespace) -> list[Cell]:
             policy=policy,
             sizes=Sizes(settings.kv_blocks or 0, host_blocks, max_seqs, max_step_tokens),
             mix=Mix(shares, rate_scale, settings.backlog, settings.seed),
-            prefill_share=prefill_share,
+            lanes=lanes,
             targets=targets,
             objectives=objectives,
         )
-        for policy, prefill_share, max_seqs, max_step_tokens, rate_scale in product(
+        for policy, lanes, max_seqs, max_step_tokens, rate_scale in product(
             settings.policy,
             settings.lanes,
             settings.max_seqs,

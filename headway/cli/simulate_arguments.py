@@ -57,10 +57,10 @@ def add_simulate(parser: argparse.ArgumentParser) -> None:
     rules.add_argument("--policy", type=_several(str), default=("tiered",), metavar="NAME[,NAME…]")
     rules.add_argument(
         "--lanes",
-        type=_several(_lanes),
-        default=(0.0,),
-        metavar="unified|split[:SHARE][,…]",
-        help="SHARE of the units prefills while both lanes are busy; default 0.6",
+        type=_several(str),
+        default=("unified",),
+        metavar="unified|auto|split[:SHARE][,…]",
+        help="SHARE: of the units, always the prefill lane's; without it they move as need be",
     )
     rules.add_argument("--itl-target", type=_positive, metavar="MS", help="realtime's ITL")
     rules.add_argument("--ttft-target", type=_positive, metavar="MS", help="realtime's TTFT")
@@ -128,14 +128,3 @@ def _assignments(text: str) -> dict[str, float]:
             raise argparse.ArgumentTypeError(f"{part!r} is not NAME=NUMBER")
         values[name.strip()] = _number(value)
     return values
-
-
-def _lanes(text: str) -> float:
-    """The prefill lane's share of the units; 0 for one lane."""
-    if text == "unified":
-        return 0.0
-    word, _, share_text = text.partition(":")
-    share = _number(share_text) if share_text else 0.6
-    if word != "split" or not 0 < share < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not unified or split:SHARE, 0 < SHARE < 1")
-    return share

@@ -1,9 +1,8 @@
 """An executor that computes nothing: it knows how long a step would take, and moves a clock.
 
 Tokens are a function of position alone (an answer's length is given beforehand), so no schedule can
-change them; everything about time comes from a `StepTimer`. A step that is alone in flight takes
-`alone_s`. Lanes in flight at once have their own units, and slow each other down where together
-they want more memory bandwidth than there is:
+change them; everything about time comes from a `StepTimer`. Lanes in flight at once slow each other
+down where together they want more memory bandwidth than there is:
 
     seconds of a step = total_s * ((1 - m) + m * max(1, wanted / bandwidth))
 
@@ -49,8 +48,6 @@ class StepCost:
 
     memory_s: the part of compute_s in which memory bandwidth, not arithmetic, is the limit.
     bytes_moved: to and from device memory while computing.
-    alone_s: copies and compute while no other lane is busy; less than total_s where its units are
-        given back then.
     layers: equal parts of compute_s, between which the step can be interrupted; 0 if it can't be.
     """
 
@@ -59,7 +56,6 @@ class StepCost:
     compute_s: float
     memory_s: float
     bytes_moved: float
-    alone_s: float
     layers: int = 0
 
     @property
@@ -147,7 +143,7 @@ class SimulatedExecutor:
         if shared_s == own_s:
             return self._accounted_s + own_s
         left = step.remaining - shared_s / seconds[step.plan.lane]
-        return self._accounted_s + shared_s + left * step.cost.alone_s
+        return self._accounted_s + shared_s + left * step.cost.total_s
 
     def wait_for(self, step: "SimulatedStep", limit_s: float) -> None:
         """Move the clock to a step's end. Raises TimeoutError, the clock at the limit, if that
@@ -185,7 +181,7 @@ class SimulatedExecutor:
     def _seconds(self) -> dict[Lane, float]:
         """Seconds a whole step like that in flight takes on each lane, as things are now."""
         if len(self._running) == 1:
-            return {lane: step.cost.alone_s for lane, step in self._running.items()}
+            return {lane: step.cost.total_s for lane, step in self._running.items()}
         wanted = sum(s.cost.bytes_moved / s.cost.total_s for s in self._running.values())
         crowding = max(wanted / self._timer.bytes_per_s, 1.0)
         return {

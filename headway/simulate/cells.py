@@ -6,9 +6,13 @@ from dataclasses import dataclass, field
 
 from headway.core.budget import Targets
 from headway.core.config import Reserve, SchedulerConfig
+from headway.core.controller import Controller, LaneMode
+from headway.core.lane_models import StepModels
+from headway.core.lanes import LaneChooser
+from headway.core.outlook import Demand
 from headway.core.plan import Capacity
 from headway.core.scheduler import Scheduler
-from headway.core.types import Lane, ServiceClass
+from headway.core.types import Arrangement, ServiceClass
 from headway.errors import ConfigError
 from headway.simulate.devices import Device
 from headway.simulate.figures import Figures, Objective, figures
@@ -55,6 +59,7 @@ class Sizes:
             max_model_len=model.config.max_context,
             vocab_size=model.config.vocab,
             block_bytes=block_bytes,
+            units=device.peaks.units,
         )
 
 
@@ -62,8 +67,9 @@ class Sizes:
 class Cell:
     """One simulation: what is varied in a sweep.
 
-    targets: the scheduler's own. prefill_share: part of the units that the prefill lane has while
-        both lanes are busy; 0 is one lane for everything.
+    lanes: `unified`, `auto` or `split`, as the controller of lanes takes them, or `split:SHARE` for
+        a prefill lane that always has that share of the units.
+    targets: the scheduler's own.
     """
 
     device: Device
@@ -71,32 +77,56 @@ class Cell:
     policy: str
     sizes: Sizes
     mix: Mix
-    prefill_share: float = 0.0
+    lanes: str = "unified"
     targets: Targets = Targets()
     reserve: Reserve = Reserve()
     objectives: Mapping[ServiceClass, Objective] = field(default_factory=dict)
 
-    @property
-    def shares(self) -> dict[Lane, float]:
-        """The units of each lane."""
-        if not self.prefill_share:
-            return {Lane.UNIFIED: 1.0}
-        return {Lane.DECODE: 1 - self.prefill_share, Lane.PREFILL: self.prefill_share}
-
-    @property
-    def lanes(self) -> str:
-        """The lanes in a word, as on the command line."""
-        return f"split:{self.prefill_share:g}" if self.prefill_share else "unified"
+    def scheduler(self) -> Scheduler:
+        """A fresh one. Raises ConfigError where the settings can't work."""
+        capacity = self.sizes.capacity(self.device, self.model)
+        config = SchedulerConfig(
+            policy=self.policy, targets=self.targets, reserve=self.reserve, records=0
+        )
+        return Scheduler(capacity, config, _chooser(self.lanes, capacity, self.targets))
 
     def run(self, trace: Trace, progress: Progress = lambda share: None) -> Figures:
         """Replay a trace. Raises ConfigError where the sizes can't work."""
         capacity = self.sizes.capacity(self.device, self.model)
-        config = SchedulerConfig(policy=self.policy, targets=self.targets, reserve=self.reserve)
-        roofline, shares = Roofline(self.device, self.model), self.shares
-        timer = RooflineTimer(roofline, capacity.block_bytes, shares)
-        machine = Machine(capacity, timer, tuple(shares))
-        replay = Replay(Scheduler(capacity, config), machine, Workload(trace, self.mix))
+        timer = RooflineTimer(Roofline(self.device, self.model), capacity.block_bytes)
+        replay = Replay(self.scheduler(), Machine(capacity, timer), Workload(trace, self.mix))
         return figures(replay.run(progress), self.objectives)
+
+
+@dataclass(frozen=True, slots=True)
+class FixedLanes:
+    """A `LaneChooser` that never changes its mind."""
+
+    first: Arrangement
+    fixed: bool = True
+
+    def decide(
+        self, present: Arrangement, demand: Demand, models: StepModels, now: float
+    ) -> Arrangement:
+        """The one it has."""
+        return self.first
+
+
+def _chooser(lanes: str, capacity: Capacity, targets: Targets) -> LaneChooser | None:
+    """Raises ConfigError for words that name no lanes."""
+    word, _, share_text = lanes.partition(":")
+    if not share_text:
+        if word not in [mode.value for mode in LaneMode]:
+            raise ConfigError(f"lanes {lanes!r} are not unified, auto or split[:SHARE]")
+        mode = LaneMode(word)
+        return None if mode is LaneMode.UNIFIED else Controller(mode, capacity, targets)
+    try:
+        units = round(float(share_text) * capacity.units)
+    except ValueError:
+        units = 0
+    if word != "split" or not 0 < units < capacity.units:
+        raise ConfigError(f"lanes {lanes!r} are not split:SHARE with units left for both")
+    return FixedLanes(Arrangement(units, capacity.units - units))
 
 
 Done = Callable[[int], None]

@@ -31,11 +31,10 @@ class StuckError(HeadwayError):
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """What a trace is replayed on: sizes, costs, and the lanes that are driven."""
+    """What a trace is replayed on: sizes and costs."""
 
     capacity: Capacity
     timer: StepTimer
-    lanes: tuple[Lane, ...] = (Lane.UNIFIED,)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +49,6 @@ class Replay:
     def __init__(self, scheduler: Scheduler, machine: Machine, workload: Workload) -> None:
         self.recorder = Recorder()
         self._scheduler = scheduler
-        self._lanes = machine.lanes
         self._workload = workload
         self._clock = VirtualClock()
         self._lengths: dict[RequestId, int] = {}
@@ -83,9 +81,8 @@ class Replay:
             for request in self._backlog:
                 self._scheduler.abort(request)
         changed = False
-        for lane in self._lanes:
-            if lane not in self._flights:
-                changed = self._plan(lane) or changed
+        for lane in self._scheduler.due(self._clock()):
+            changed = self._plan(lane) or changed
         if self._flights:
             self._idle_s = 0.0
             self._fly()
@@ -125,7 +122,7 @@ class Replay:
     def _fly(self) -> None:
         """On to the next end of a step, or the next arrival if that could change what runs."""
         until_s = min(flight.step.end_s for flight in self._flights.values())
-        if self._arrivals and self._watches_arrivals():
+        if self._arrivals and self._watches_arrivals:
             until_s = min(until_s, max(self._arrivals[0].request.arrival_s, self._clock()))
         self._clock.jump_to(until_s)
         if self._arrivals and self._arrivals[0].request.arrival_s <= until_s:
@@ -135,10 +132,11 @@ class Replay:
                 del self._flights[lane]
                 self._commit(flight.plan, flight.step.result())
 
+    @property
     def _watches_arrivals(self) -> bool:
         """Whether a lane is idle, or a step can be interrupted."""
-        idle = len(self._flights) < len(self._lanes)
-        return idle or any(f.step.cost.layers for f in self._flights.values())
+        one_idle = len(self._flights) == 1 and Lane.UNIFIED not in self._flights
+        return one_idle or any(f.step.cost.layers for f in self._flights.values())
 
     def _interrupt_for(self, job: Job) -> None:
         """As the engine does: a realtime arrival stops a step that computes for others only."""

@@ -10,11 +10,10 @@ is in proportion, bandwidth as the device's curve says. Activations are not coun
 block read once for several rows that share it.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from headway.core.plan import Chunk, StepPlan
-from headway.core.types import Lane
 from headway.executors.simulated import StepCost
 from headway.simulate.devices import Device
 from headway.simulate.shapes import ModelShape
@@ -100,18 +99,11 @@ class Roofline:
 
 
 class RooflineTimer:
-    """Costs of plans; see `executors.simulated.StepTimer`.
+    """Costs of plans on the units they ask for; see `executors.simulated.StepTimer`."""
 
-    shares: part of the units each lane has while both are busy; a lane that is busy alone has all
-        of them, as an executor that divides them anew at layer boundaries can give.
-    """
-
-    def __init__(
-        self, roofline: Roofline, block_bytes: int, shares: Mapping[Lane, float] | None = None
-    ) -> None:
+    def __init__(self, roofline: Roofline, block_bytes: int) -> None:
         self._roofline = roofline
         self._block_bytes = block_bytes
-        self._shares = dict(shares or {Lane.UNIFIED: 1.0})
         device = roofline.device
         self._layers = roofline.model.config.layers if device.interruptible else 0
 
@@ -124,18 +116,14 @@ class RooflineTimer:
     def cost(self, plan: StepPlan) -> StepCost:
         """Copies at the link's rate, then the kernels. A plan without chunks still costs its launch
         and its copies."""
-        roofline, link = self._roofline, self._roofline.device.link
-        copy_out_s = len(plan.swap_out) * self._block_bytes / link.out_bytes_per_s
-        copy_in_s = len(plan.swap_in) * self._block_bytes / link.in_bytes_per_s
-        work, share = Work.of(plan.chunks), self._shares[plan.lane]
-        seconds = roofline.seconds(work, share)
-        whole_s = seconds.total if share == 1 else roofline.seconds(work).total
+        device = self._roofline.device
+        share = plan.units / device.peaks.units if plan.units else 1.0
+        seconds = self._roofline.seconds(Work.of(plan.chunks), share)
         return StepCost(
-            copy_out_s=copy_out_s,
-            copy_in_s=copy_in_s,
+            copy_out_s=len(plan.swap_out) * self._block_bytes / device.link.out_bytes_per_s,
+            copy_in_s=len(plan.swap_in) * self._block_bytes / device.link.in_bytes_per_s,
             compute_s=seconds.total,
             memory_s=seconds.memory,
             bytes_moved=seconds.moved,
-            alone_s=copy_out_s + copy_in_s + whole_s,
             layers=self._layers,
         )

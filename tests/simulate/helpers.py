@@ -19,7 +19,7 @@ def make_cell(
     rate_scale: float = 1.0,
     backlog: int = 0,
     seed: int = 0,
-    prefill_share: float = 0.0,
+    lanes: str = "unified",
 ) -> Cell:
     """A cell with everything defaulted that a test is not about."""
     return Cell(
@@ -28,6 +28,6 @@ def make_cell(
         policy=policy,
         sizes=sizes or Sizes(),
         mix=Mix(parse_shares(shares or MIX), rate_scale, backlog, seed),
-        prefill_share=prefill_share,
+        lanes=lanes,
         objectives=parse_objectives(OBJECTIVES),
     )

@@ -31,9 +31,9 @@ class FixedCosts:
         return self._costs[plan.step]
 
 
-def cost(seconds: float, memory: float = 0.0, alone: float | None = None) -> StepCost:
+def cost(seconds: float, memory: float = 0.0) -> StepCost:
     """A step that, while bound by memory, asks for all of the bandwidth."""
-    return StepCost(0.0, 0.0, seconds, memory, memory * BANDWIDTH, alone or seconds, layers=0)
+    return StepCost(0.0, 0.0, seconds, memory, memory * BANDWIDTH)
 
 
 def executor_of(
@@ -49,7 +49,7 @@ def chunk(request: int, start: int, tokens: int, sample: bool) -> Chunk:
 
 
 def test_a_step_takes_what_it_costs() -> None:
-    executor, clock = executor_of({1: StepCost(0.5, 0.25, 2.0, 0.0, 0.0, 2.75)})
+    executor, clock = executor_of({1: StepCost(0.5, 0.25, 2.0, 0.0, 0.0)})
     step = executor.submit(StepPlan(1, Lane.UNIFIED), {})
     assert not step.done()
     result = step.result()
@@ -113,8 +113,8 @@ def test_lanes_that_both_want_all_bandwidth_take_twice_as_long() -> None:
 def test_a_step_half_bound_by_memory_is_slowed_by_half_of_the_crowding() -> None:
     """Wanted: 50 + 100 of 100 bytes/s, so memory time stretches by 1.5: 2 s become 1 + 1.5."""
     costs = {
-        1: StepCost(0, 0, 2.0, 1.0, 100.0, 2.0),
-        2: StepCost(0, 0, 10.0, 10.0, 1000.0, 10.0),
+        1: StepCost(0, 0, 2.0, 1.0, 100.0),
+        2: StepCost(0, 0, 10.0, 10.0, 1000.0),
     }
     executor, _ = executor_of(costs)
     half = executor.submit(StepPlan(1, Lane.PREFILL), {})
@@ -124,18 +124,8 @@ def test_a_step_half_bound_by_memory_is_slowed_by_half_of_the_crowding() -> None
     assert whole.end_s == pytest.approx(2.5 + (1 - 2.5 / 15) * 10)
 
 
-def test_a_lane_left_alone_gets_its_units_back() -> None:
-    """Alone it needs 1 s instead of 2: half done after the other's 1 s, the rest in 0.5 s."""
-    executor, clock = executor_of({1: cost(2, alone=1), 2: cost(1)})
-    prefill = executor.submit(StepPlan(1, Lane.PREFILL), {})
-    executor.submit(StepPlan(2, Lane.DECODE), {}).result()
-    assert clock() == pytest.approx(1)
-    prefill.result()
-    assert clock() == pytest.approx(1.5)
-
-
 def test_an_interrupted_step_ends_at_a_layer_boundary() -> None:
-    costs = {1: StepCost(1.0, 0.0, 4.0, 0.0, 0.0, 5.0, layers=4)}
+    costs = {1: StepCost(1.0, 0.0, 4.0, 0.0, 0.0, layers=4)}
     executor, clock = executor_of(costs, {RequestId(1): 99})
     plan = StepPlan(1, Lane.UNIFIED, chunks=(chunk(1, 0, 8, True),))
     step = executor.submit(plan, {})
@@ -148,7 +138,7 @@ def test_an_interrupted_step_ends_at_a_layer_boundary() -> None:
 
 
 def test_interrupting_the_last_layer_or_a_device_that_can_not_changes_nothing() -> None:
-    executor, clock = executor_of({1: StepCost(0, 0, 4.0, 0, 0, 4.0, layers=4), 2: cost(4)})
+    executor, clock = executor_of({1: StepCost(0, 0, 4.0, 0, 0, layers=4), 2: cost(4)})
     step = executor.submit(StepPlan(1, Lane.UNIFIED), {})
     clock.jump_to(3.5)
     step.interrupt()

@@ -5,8 +5,7 @@ from array import array
 
 import pytest
 
-from headway.core.config import POLICIES, SchedulerConfig
-from headway.core.scheduler import Scheduler
+from headway.core.config import POLICIES
 from headway.core.types import ServiceClass
 from headway.errors import ConfigError
 from headway.simulate.cells import Cell, Sizes, run_cells
@@ -24,10 +23,8 @@ TRACE = load_trace("gamma:6", seed=1, max_requests=36)
 
 def replayed(cell: Cell, trace: Trace = TRACE) -> Recorder:
     capacity = cell.sizes.capacity(cell.device, cell.model)
-    timer = RooflineTimer(Roofline(cell.device, cell.model), capacity.block_bytes, cell.shares)
-    scheduler = Scheduler(capacity, SchedulerConfig(policy=cell.policy))
-    machine = Machine(capacity, timer, tuple(cell.shares))
-    return Replay(scheduler, machine, Workload(trace, cell.mix)).run()
+    timer = RooflineTimer(Roofline(cell.device, cell.model), capacity.block_bytes)
+    return Replay(cell.scheduler(), Machine(capacity, timer), Workload(trace, cell.mix)).run()
 
 
 @pytest.mark.parametrize("policy", POLICIES)
@@ -75,11 +72,21 @@ def test_a_small_pool_preempts_and_says_so() -> None:
     assert without.busy.copying_s == 0
 
 
-def test_two_lanes_serve_everything_too() -> None:
-    recorder = replayed(make_cell(prefill_share=0.6, rate_scale=3))
+@pytest.mark.parametrize("lanes", ["split", "auto", "split:0.6"])
+def test_two_lanes_serve_everything_too(lanes: str) -> None:
+    recorder = replayed(make_cell(lanes=lanes, rate_scale=3))
     assert all(ended_well(life) for life in recorder.lives.values())
     answers = sum(r.answer_tokens for r in TRACE.records)
     assert sum(life.tokens for life in recorder.lives.values()) == answers
+    busy = recorder.busy
+    assert busy.any_s <= busy.computing_s + busy.copying_s + 1e-6
+    assert busy.any_s <= recorder.end_s
+
+
+@pytest.mark.parametrize("lanes", ["three", "split:0", "split:1", "split:x", "auto:0.5", ""])
+def test_lanes_that_there_are_not(lanes: str) -> None:
+    with pytest.raises(ConfigError, match="lanes"):
+        make_cell(lanes=lanes).scheduler()
 
 
 def test_a_backlog_is_always_there_and_ends_with_the_trace() -> None:

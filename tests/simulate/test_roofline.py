@@ -89,16 +89,16 @@ def test_copies_go_at_the_links_rates() -> None:
     assert cost.copy_out_s == pytest.approx(3 * 100 / 1000)
     assert cost.copy_in_s == pytest.approx(2 * 100 / 500)
     assert cost.compute_s == pytest.approx(0.01)
-    assert cost.alone_s == pytest.approx(cost.total_s)
+    assert cost.total_s == pytest.approx(0.3 + 0.4 + 0.01)
 
 
-def test_a_lane_that_is_busy_alone_has_all_units() -> None:
-    shares = {Lane.PREFILL: 0.5, Lane.DECODE: 0.5}
-    plan = StepPlan(1, Lane.PREFILL, chunks=(chunk(100, 0, False),))
-    split = RooflineTimer(Roofline(DEVICE, MODEL), 100, shares).cost(plan)
-    whole = Roofline(DEVICE, MODEL).seconds(Work.of(plan.chunks))
-    assert split.alone_s == pytest.approx(whole.total)
-    assert split.total_s > 1.9 * whole.total
+def test_a_plan_is_timed_on_the_units_it_asks_for() -> None:
+    timer = RooflineTimer(Roofline(DEVICE, MODEL), 100)
+    chunks = (chunk(100, 0, False),)
+    whole = timer.cost(StepPlan(1, Lane.UNIFIED, chunks=chunks))
+    half = timer.cost(StepPlan(2, Lane.PREFILL, chunks=chunks, units=5))
+    assert half.compute_s - 0.01 == pytest.approx(2 * (whole.compute_s - 0.01))
+    assert timer.bytes_per_s == pytest.approx(1e5)
 
 
 def test_llama_8b_has_its_published_sizes() -> None:
