@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from headway.core.budget import Targets
 from headway.core.config import SchedulerConfig
+from headway.core.controller import Controller, LaneMode
 from headway.core.plan import Capacity, Executor
 from headway.core.scheduler import Scheduler
 from headway.core.sequence import blocks_for
@@ -66,12 +67,14 @@ class EngineOptions:
 
     policy: a scheduling policy by name; ConfigError for one the scheduler doesn't know.
     targets: realtime latency targets in seconds; 0 = derived from measured steps.
+    lanes: whether prefill and decode run on cores of their own; ConfigError for SPLIT on one core.
     """
 
     sizes: Sizes = Sizes()
     policy: str = "tiered"
     targets: Targets = Targets()
     loop: LoopOptions = LoopOptions()
+    lanes: LaneMode = LaneMode.AUTO
 
 
 def build_engine(
@@ -87,10 +90,22 @@ def build_engine(
     )
     executor = NativeExecutor(model.weights, native_options(config, options.sizes))
     try:
-        return _around(executor, scheduling, model, options.loop, observers)
+        capacity = executor.capacity
+        lanes = Controller(options.lanes, capacity, options.targets)
+        scheduler = Scheduler(capacity, scheduling, lanes)
+        return _around(executor, scheduler, model, options.loop, observers)
     except BaseException:
         executor.close()
         raise
+
+
+def lane_mode(name: str) -> LaneMode:
+    """`unified`, `split` or `auto`. Raises ConfigError for another name."""
+    try:
+        return LaneMode(name)
+    except ValueError:
+        known = ", ".join(mode.value for mode in LaneMode)
+        raise ConfigError(f"lanes {name!r} are not one of: {known}") from None
 
 
 def native_options(config: ModelConfig, sizes: Sizes) -> NativeOptions:
@@ -144,17 +159,16 @@ def _default_blocks(config: ModelConfig, block_size: int) -> int:
 
 def _around(
     executor: Executor,
-    scheduling: SchedulerConfig,
+    scheduler: Scheduler,
     model: LoadedModel,
     loop: LoopOptions,
     observers: Sequence[Observer],
 ) -> Engine:
-    capacity = executor.capacity
     return Engine(
-        Scheduler(capacity, scheduling),
+        scheduler,
         executor,
         model.tokenizer,
-        ModelLimits.from_capacity(capacity, model.stop_ids),
+        ModelLimits.from_capacity(executor.capacity, model.stop_ids),
         Surroundings(time.monotonic, random.Random(), observers),
         loop,
     )

@@ -15,7 +15,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Protocol, TypeVar
 
-from headway.assembly import EngineOptions, Sizes, build_engine
+from headway.assembly import EngineOptions, Sizes, build_engine, lane_mode
 from headway.core.plan import Capacity, Penalties, TokenLogprobs, Truncation
 from headway.core.request import Usage
 from headway.core.types import FinishReason, ServiceClass
@@ -173,6 +173,7 @@ class LLM:
 
     model: a GGUF file, a Hugging Face folder, `smollm2`, or `hf:ORG/REPO[:FILE]`.
     sizes: as in `assembly.Sizes`; what isn't given fits the machine.
+    policy, lanes: as `headway serve --policy` and `--lanes`.
     Raises ModelError or ConfigError.
     """
 
@@ -187,6 +188,7 @@ class LLM:
         max_model_len: int | None = None,
         threads: int | None = None,
         policy: str = "tiered",
+        lanes: str = "auto",
     ) -> None:
         loaded = load_model(resolve_model(str(model)).path)
         sizes = Sizes(
@@ -197,7 +199,10 @@ class LLM:
             max_model_len=max_model_len,
             threads=threads,
         )
-        engine = build_engine(loaded, EngineOptions(sizes, policy, loop=LoopOptions(queues=_ALL)))
+        options = EngineOptions(
+            sizes, policy, loop=LoopOptions(queues=_ALL), lanes=lane_mode(lanes)
+        )
+        engine = build_engine(loaded, options)
         self._start(engine, loaded.tokenizer, loaded.chat_template)
 
     @classmethod

@@ -151,6 +151,12 @@ def _add_engine(parser: argparse.ArgumentParser) -> None:
     memory.add_argument("--threads", type=_positive, metavar="N")
     rules = parser.add_argument_group("scheduling")
     rules.add_argument("--policy", default="tiered")
+    rules.add_argument(
+        "--lanes",
+        choices=("unified", "split", "auto"),
+        default="auto",
+        help="prefill and decode on the same cores, on cores of their own, or as it turns out best",
+    )
     rules.add_argument("--itl-target", type=_milliseconds, metavar="MS", help="realtime's ITL")
     rules.add_argument("--ttft-target", type=_milliseconds, metavar="MS", help="realtime's TTFT")
 
