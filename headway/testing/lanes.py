@@ -4,6 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from headway.core.invariants import check
+from headway.core.lane_models import StepModels
+from headway.core.outlook import Demand
 from headway.core.plan import StepFailure, StepPlan, StepResult
 from headway.core.request import Committed, Request
 from headway.core.scheduler import Scheduler
@@ -112,6 +114,27 @@ class LaneSimulation(Simulation):
             raise
         except ExecutorError as error:
             return self._commit(flight.plan, StepFailure(flight.plan.step, str(error)))
+
+
+class Restless:
+    """A `core.lanes.LaneChooser` that wants the next of some arrangements every `period`
+    decisions, whatever there is to do."""
+
+    fixed = False
+
+    def __init__(self, period: int, arrangements: Sequence[Arrangement]) -> None:
+        """It begins with the first."""
+        self.first = arrangements[0]
+        self._period = period
+        self._arrangements = arrangements
+        self._decisions = 0
+
+    def decide(
+        self, present: Arrangement, demand: Demand, models: StepModels, now: float
+    ) -> Arrangement:
+        """The arrangement whose turn it is."""
+        self._decisions += 1
+        return self._arrangements[self._decisions // self._period % len(self._arrangements)]
 
 
 def _joined(parts: Sequence[Committed]) -> Committed:

@@ -5,6 +5,7 @@ it must, so a block handed away too early, a wrong copy or a stale cell never pa
 """
 
 import math
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -71,7 +72,7 @@ class Mishaps:
 
 class ScriptedExecutor:
     """Implements `core.plan.Executor`. A step takes effect when its time on `clock` has passed;
-    waiting for a result moves a manual clock there.
+    waiting for a result moves a manual clock there. On a real clock, several threads may wait.
 
     faults: every PlanFaultError raised, as text; empty after a clean run.
     """
@@ -98,6 +99,7 @@ class ScriptedExecutor:
         self._in_flight: dict[Lane, ScriptedHandle] = {}
         self._computed_steps = 0
         self._closed = False
+        self._lock = threading.RLock()
 
     @property
     def capacity(self) -> Capacity:
@@ -111,6 +113,10 @@ class ScriptedExecutor:
 
     def submit(self, plan: StepPlan, masks: Masks) -> "ScriptedHandle":
         """Check a plan against the contract and start it. Raises PlanFaultError."""
+        with self._lock:
+            return self._submit(plan, masks)
+
+    def _submit(self, plan: StepPlan, masks: Masks) -> "ScriptedHandle":
         try:
             touched = self._check(plan)
         except PlanFaultError as fault:
@@ -176,6 +182,10 @@ class ScriptedExecutor:
 
     def _finish(self, handle: "ScriptedHandle") -> StepResult:
         """Carry a step out. Called once, when its time has passed."""
+        with self._lock:
+            return self._carry_out(handle)
+
+    def _carry_out(self, handle: "ScriptedHandle") -> StepResult:
         plan = handle.plan
         self._in_flight.pop(plan.lane, None)
         for copy in plan.swap_out:

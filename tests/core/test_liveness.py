@@ -7,9 +7,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from headway.core.config import Reserve, SchedulerConfig
-from headway.core.lane_models import StepModels
 from headway.core.lanes import LaneChooser
-from headway.core.outlook import Demand
 from headway.core.plan import Penalties, SamplingSpec
 from headway.core.request import Request
 from headway.core.scheduler import Scheduler
@@ -27,6 +25,7 @@ from headway.testing import (
     oracle_tokens,
 )
 from headway.testing.driver import DriveOptions
+from headway.testing.lanes import Restless
 
 SAMPLINGS = (
     SamplingSpec(),
@@ -197,30 +196,13 @@ def test_the_other_policies_end_finite_loads_too(load: Load) -> None:
     check_simulation(load, simulation, scheduler)
 
 
-class Restless:
-    """Wants another arrangement every `period` decisions, whatever there is to do."""
-
-    fixed = False
-
-    def __init__(self, period: int, first: Arrangement) -> None:
-        self.first = first
-        self._period = period
-        self._decisions = 0
-
-    def decide(
-        self, present: Arrangement, demand: Demand, models: StepModels, now: float
-    ) -> Arrangement:
-        self._decisions += 1
-        return ARRANGEMENTS[self._decisions // self._period % len(ARRANGEMENTS)]
-
-
 ARRANGEMENTS = (Arrangement(2, 2), Arrangement(), Arrangement(3, 1), Arrangement(1, 3))
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
 @given(loads(failures=True), st.sampled_from([2, 3, 7, 10**9]), st.booleans())
 def test_lanes_share_the_pool_and_lose_nothing(load: Load, period: int, interrupts: bool) -> None:
-    scheduler, executor, clock = build(load, Restless(period, ARRANGEMENTS[0]))
+    scheduler, executor, clock = build(load, Restless(period, ARRANGEMENTS))
     options = DriveOptions(interrupt_for_realtime=interrupts, max_idle_steps=40)
     simulation = LaneSimulation(scheduler, executor, clock, options=options)
     simulation.add_all(load.requests)
