@@ -5,6 +5,7 @@ import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
+from headway.cli.batch_arguments import add_batch
 from headway.cli.simulate_arguments import add_simulate
 
 
@@ -21,6 +22,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     )
     _add_serve(commands.add_parser("serve", help="serve a model over HTTP, OpenAI-compatible"))
     _add_run(commands.add_parser("run", help="answer a file of prompts"))
+    add_batch(commands.add_parser("batch", help="a server's Batch jobs"))
     _add_pull(commands.add_parser("pull", help="fetch a model"))
     _add_explain(commands.add_parser("explain", help="say what a scheduling step decided, and why"))
     _add_bench(commands.add_parser("bench", help="measure this machine"))
