@@ -12,6 +12,7 @@ from headway.assembly import (
     describe,
     native_options,
 )
+from headway.core.controller import LaneMode
 from headway.core.types import FinishReason
 from headway.engine.types import GenerationRequest, SamplingParams, StopConditions
 from headway.errors import ConfigError, NeverFitsError
@@ -75,6 +76,7 @@ def test_sizes_out_of_range_are_refused(sizes: dict[str, int]) -> None:
         EngineOptions(Sizes(kv_blocks=16, max_seqs=64, max_step_tokens=64, threads=1)),
         EngineOptions(Sizes(kv_blocks=16, max_model_len=100_000, threads=1)),
         EngineOptions(Sizes(kv_blocks=16, block_size=8, threads=1)),
+        EngineOptions(SIZES, lanes=LaneMode.SPLIT),
     ],
 )
 def test_options_that_can_not_work_are_refused(options: EngineOptions) -> None:

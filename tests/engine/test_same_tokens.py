@@ -4,20 +4,27 @@
 chunks, prefix hits and interrupts are forced, and each must have happened for the test to count.
 """
 
+import functools
 import random
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
+import pytest
+
 from headway.core.config import SchedulerConfig
+from headway.core.lanes import LaneChooser
 from headway.core.plan import Penalties, Truncation
 from headway.core.scheduler import Scheduler
-from headway.core.types import ServiceClass
+from headway.core.types import Arrangement, ServiceClass
 from headway.engine.engine import Engine, Surroundings
 from headway.engine.options import ModelLimits
+from headway.engine.streams import SyncGeneration
 from headway.engine.types import GenerationRequest, SamplingParams, StopConditions
 from headway.executors.native import NativeExecutor, NativeOptions
 from headway.testing import RecordingExecutor
+from headway.testing.lanes import Restless
 from headway.testing.text import ByteTokenizer
 from tests.engine.helpers import Answer, collect, until
 from tests.tiny import LLAMA, tiny_weights
@@ -53,12 +60,12 @@ def requests() -> list[GenerationRequest]:
 
 @contextmanager
 def native_engine(
-    options: NativeOptions, interrupt_every: int = 0
+    options: NativeOptions, interrupt_every: int = 0, lanes: LaneChooser | None = None
 ) -> Iterator[tuple[Engine, RecordingExecutor]]:
     native = NativeExecutor(WEIGHTS, options)
     executor = RecordingExecutor(native, interrupt_every, compute_scale=100)
     engine = Engine(
-        Scheduler(executor.capacity, SchedulerConfig()),
+        Scheduler(executor.capacity, SchedulerConfig(), lanes),
         executor,
         ByteTokenizer(),
         ModelLimits.from_capacity(executor.capacity, frozenset({0})),
@@ -71,6 +78,20 @@ def native_engine(
         engine.stop()
 
 
+HALVES = Arrangement(1, 1)
+LANES = {
+    "unified": (Arrangement(),),
+    "split": (HALVES,),
+    "changing": (HALVES, Arrangement()),
+}
+
+
+@functools.cache
+def alone_answers() -> list[Answer]:
+    """The oracle of all tests here."""
+    return alone(requests())
+
+
 def alone(asked: list[GenerationRequest]) -> list[Answer]:
     """Each request on an idle engine with a pool that is large enough and no prefix to hit."""
     answers = []
@@ -80,7 +101,14 @@ def alone(asked: list[GenerationRequest]) -> list[Answer]:
     return answers
 
 
-def test_64_requests_under_pressure_equal_themselves_alone() -> None:
+def give_up_at_first_token(generation: SyncGeneration) -> None:
+    """Abort a request at the hand-over from prefill to decode, or soon after."""
+    next(generation, None)
+    generation.close()
+
+
+@pytest.mark.parametrize("lanes", LANES)
+def test_64_requests_under_pressure_equal_themselves_alone(lanes: str) -> None:
     asked = requests()
     options = NativeOptions(
         kv_blocks=84,
@@ -93,17 +121,23 @@ def test_64_requests_under_pressure_equal_themselves_alone() -> None:
     need = sum(-(-(len(r.prompt) + (r.stop.max_tokens or 0)) // 16) for r in asked)
     assert options.kv_blocks <= need / 3.5, "the pool is too large for the test to mean anything"
     by_urgency = sorted(range(REQUESTS), key=lambda i: -asked[i].service_class)
-    with native_engine(options, interrupt_every=7) as (engine, executor):
+    chooser = Restless(5, LANES[lanes])
+    with (
+        native_engine(options, interrupt_every=7, lanes=chooser) as (engine, executor),
+        ThreadPoolExecutor(1) as aborts,
+    ):
         under_way = {}
         for i in by_urgency:
             if asked[i].service_class is not ServiceClass.BATCH:
                 time.sleep(0.002)
             under_way[i] = engine.submit_sync(asked[i])
+            if i % 4 == 1:
+                aborts.submit(give_up_at_first_token, engine.submit_sync(asked[i]))
         answers = {i: collect(list(generation))[0] for i, generation in under_way.items()}
         until(lambda: engine.snapshot().idle)
         snapshot = engine.snapshot()
     assert snapshot.device.used == snapshot.host.used == 0
-    for i, expected in enumerate(alone(asked)):
+    for i, expected in enumerate(alone_answers()):
         assert answers[i].ids == expected.ids, f"request {i} has other tokens than alone"
         assert answers[i].tokens == expected.tokens, f"request {i} has other log probabilities"
         assert (answers[i].text, answers[i].finish) == (expected.text, expected.finish)
