@@ -1,5 +1,6 @@
 """`headway serve` as a process of its own, on a tiny random model."""
 
+import json
 import os
 import re
 import signal
@@ -7,6 +8,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -137,3 +139,50 @@ def test_settings_that_cannot_work_take_one_line(
     assert ended.returncode == 2
     assert ended.stderr.startswith("headway: ") and ended.stderr.count("\n") == 1
     assert reason in ended.stderr
+
+
+def test_batch_jobs_outlive_the_server(model: Path, tmp_path: Path) -> None:
+    flags = ("--max-model-len", "128", "--data-dir", str(tmp_path / "jobs"))
+    body = {"model": "tiny", "prompt": "hello", "max_tokens": 100, "ignore_eos": True}
+    lines = [
+        {"custom_id": str(i), "method": "POST", "url": "/v1/completions", "body": body}
+        for i in range(150)
+    ]
+    content = "\n".join(map(json.dumps, lines)).encode()
+    with process(model, *flags) as (server, printed):
+        assert f"Batch jobs: {tmp_path / 'jobs'}\n" in printed
+        client = openai.OpenAI(base_url=f"{url_in(printed)}/v1", api_key="none", max_retries=0)
+        file = client.files.create(file=("in.jsonl", content), purpose="batch")
+        batch = client.batches.create(
+            input_file_id=file.id, endpoint="/v1/completions", completion_window="24h"
+        )
+        server.send_signal(signal.SIGTERM)
+        out, err = server.communicate(timeout=20)
+        assert (server.returncode, out, err) == (0, "", "")
+    with process(model, *flags) as (server, printed):
+        assert "; 1 unfinished job\n" in printed
+        client = openai.OpenAI(base_url=f"{url_in(printed)}/v1", api_key="none", max_retries=0)
+        while (found := client.batches.retrieve(batch.id)).status != "completed":
+            assert found.status in ("validating", "in_progress", "finalizing")
+            time.sleep(0.05)
+        assert found.output_file_id is not None
+        results = client.files.content(found.output_file_id).text.splitlines()
+    assert sorted(int(json.loads(line)["custom_id"]) for line in results) == list(range(150))
+
+
+def test_a_second_server_has_no_batch_api_unless_it_asks_for_the_folder(
+    model: Path, tmp_path: Path
+) -> None:
+    with process(model, "--max-model-len", "128", XDG_DATA_HOME=str(tmp_path)):
+        with process(model, "--max-model-len", "128", XDG_DATA_HOME=str(tmp_path)) as (two, text):
+            answer = httpx.get(f"{url_in(text)}/v1/batches")
+            assert answer.status_code == 404
+            assert answer.json()["error"]["code"] == "batches_off"
+            two.send_signal(signal.SIGTERM)
+            _, err = two.communicate(timeout=20)
+            assert err.startswith("headway: no Batch API: ") and err.count("\n") == 1
+        command = [sys.executable, "-m", "headway", "serve", str(model), "--port", "0"]
+        command += ["--data-dir", str(tmp_path / "headway")]
+        ended = subprocess.run(command, env=environment(), capture_output=True, text=True)
+        assert ended.returncode == 2
+        assert "used by another server" in ended.stderr
