@@ -14,8 +14,8 @@ from headway.core.request import Snapshot
 
 _LOG = logging.getLogger(__name__)
 
-ACTIVE_JOBS = 4
-"""Jobs that answer lines at a time; the others wait, those whose window ends first in front."""
+ACTIVE_JOBS = 8
+"""Jobs that answer lines at a time; the others wait in the order of their arrival."""
 
 LOOK_S = 60.0
 """How often expired files are looked for."""

@@ -23,7 +23,14 @@ from headway.batches.types import (
 )
 from headway.errors import ConflictError, StorageFullError
 
-_FULL = frozenset({sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_WRITE, sqlite3.SQLITE_IOERR_FSYNC})
+_FULL = frozenset(
+    {
+        sqlite3.SQLITE_FULL,
+        sqlite3.SQLITE_IOERR_FSYNC,
+        sqlite3.SQLITE_IOERR_SHMSIZE,
+        sqlite3.SQLITE_IOERR_WRITE,
+    }
+)
 _LIVE = tuple(status.value for status in Status if status.live)
 _LIVE_MARKS = ", ".join("?" * len(_LIVE))
 _FILE = "id, tenant, purpose, filename, size_bytes, created_s, expires_s"

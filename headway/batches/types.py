@@ -146,6 +146,11 @@ class LineAnswer:
         """Whether the fault is not the line's and another try may do better."""
         return self.status in (429, 503)
 
+    @property
+    def failed(self) -> bool:
+        """Whether the fault is the server's, and may or may not be there at another try."""
+        return self.status >= 500 and not self.passing
+
 
 class Answerer(Protocol):
     """Answers single requests as the HTTP endpoints would, in the batch class."""

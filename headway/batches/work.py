@@ -30,6 +30,9 @@ _LOG = logging.getLogger(__name__)
 _BREATH_LINES = 64
 _LOOK_S = 30.0
 _MOST_PROBLEMS = 100
+_MOST_FAILURES = 1
+"""A failed step takes lines with it that are not to blame; one that fails twice may be."""
+
 _GIVEN_UP = {
     Status.EXPIRED: (
         "batch_expired",
@@ -84,6 +87,7 @@ class JobWork:
         self._options = shop.options
         self._cancelled = cancelled
         self._noted_s = 0.0
+        self._paused = False
 
     async def run(self) -> None:
         """Bring the job to its end. Raises whatever keeps it from that; run it anew then."""
@@ -180,8 +184,9 @@ class JobWork:
 
     async def _answer(self, log: ResultLog, line: Line) -> None:
         order, answerer = self._job.order, self._shop.answerer
-        answer = await answerer.answer(order.endpoint, line.body, order.tenant)
-        while answer.passing:
+        answer, failures = await answerer.answer(order.endpoint, line.body, order.tenant), 0
+        while answer.passing or (answer.failed and failures < _MOST_FAILURES):
+            failures += answer.failed
             await asyncio.sleep(self._options.retry_s)
             answer = await answerer.answer(order.endpoint, line.body, order.tenant)
         add = log.add_output if answer.status == 200 else log.add_error
@@ -194,8 +199,13 @@ class JobWork:
                 add()
                 break
             except StorageFullError as error:
-                _LOG.warning("%s waits: %s", self._job.id, error)
+                if not self._paused:
+                    _LOG.warning("%s is paused: %s", self._job.id, error)
+                self._paused = True
                 await asyncio.sleep(self._options.retry_s)
+        if self._paused:
+            _LOG.warning("%s goes on", self._job.id)
+            self._paused = False
         now_s = self._desk.clock()
         if not 0 <= now_s - self._noted_s < self._options.note_s:
             self._noted_s = now_s

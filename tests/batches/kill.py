@@ -10,12 +10,14 @@ random model: takes files in, creates jobs, answers them. Some lines are wrong o
 import argparse
 import json
 import random
+import sqlite3
 import subprocess
 import sys
 import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -130,9 +132,6 @@ def _finish(data: Path, model: Path, jobs: int) -> None:
 
 def _statuses(data: Path) -> Iterator[str]:
     """Where the jobs are that haven't ended, seen from outside while the worker lives."""
-    import sqlite3
-    from contextlib import closing
-
     path = data / "headway.db"
     if not path.exists():
         return
