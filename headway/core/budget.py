@@ -74,10 +74,9 @@ class FloorCredit:
         self._most = most_tokens
         self._credit = 0.0
 
-    @property
-    def tokens(self) -> int:
-        """Whole tokens that may be spent now."""
-        return int(self._credit + 1e-9)
+    def tokens(self, step_tokens: int) -> int:
+        """Whole tokens that may be spent in a step of so many tokens, which earns its share."""
+        return int(self._credit + self._share * step_tokens + 1e-9)
 
     def settle(self, step_tokens: int, lower_tokens: int) -> None:
         """Account for a step in which a lower-class resident had tokens to compute."""

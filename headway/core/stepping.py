@@ -72,10 +72,12 @@ class Stepping:
         if self._realtime_first and rank is not ServiceClass.REALTIME:
             return
         size = self._world.capacity.block_size
+        kept = self._floor_tokens() if rank is ServiceClass.REALTIME else 0
         for sequence in self._seated(rank):
             if sequence.decoding or sequence.pending == 0 or sequence in self._chunks:
                 continue
             room = self._budget.chunk_room(sequence.computed)
+            room = min(room, self._budget.tokens_left - kept)
             if not self._granted_block and not self._chunks_above(rank):
                 room = max(room, min(size, self._budget.tokens_left))
             tokens = min(room, sequence.pending)
@@ -102,21 +104,29 @@ class Stepping:
     def floor(self) -> None:
         """Spend the floor credit on lower-class residents left out: promoted first, then those
         left out longest."""
-        spend = self._credit.tokens - self.lower_tokens
+        spent = self.lower_tokens
         size = self._world.capacity.block_size
-        lower = [
-            s
-            for c in (ServiceClass.STANDARD, ServiceClass.BATCH)
-            for s in self._seated(c)
-            if s not in self._chunks and s.pending
-        ]
+        lower = [s for s in self._lower() if s not in self._chunks]
         for sequence in sorted(lower, key=lambda s: (not s.promoted, s.last_step, s.seniority)):
             tokens = min(size, sequence.pending)
-            if tokens > min(spend, self._budget.tokens_left):
-                return
+            if tokens > self._budget.tokens_left:
+                continue
+            if spent + tokens > self._credit.tokens(self.tokens + tokens):
+                return  # the credit is saved up for it
             if sequence in self._world.residents.values() and self._add(sequence, tokens):
                 self._budget.take(tokens, sequence.computed, sequence.decoding)
-                spend -= tokens
+                spent += tokens
+
+    def _lower(self) -> list[Sequence]:
+        """Residents of the classes below realtime that could compute."""
+        classes = (ServiceClass.STANDARD, ServiceClass.BATCH)
+        return [s for c in classes for s in self._seated(c) if s.pending]
+
+    def _floor_tokens(self) -> int:
+        """Tokens that realtime's prefill leaves for what the floor credit will buy."""
+        size = self._world.capacity.block_size
+        wanted = sum(min(size, s.pending) for s in self._lower())
+        return min(wanted, self._credit.tokens(self._world.capacity.max_step_tokens))
 
     def unstick(self) -> None:
         """If nobody computes on any lane, make the most senior resident do: every step makes
