@@ -15,7 +15,7 @@ export PYTHON
 NATIVE := CMakeLists.txt $(shell find native -type f 2>/dev/null)
 
 .DEFAULT_GOAL := help
-.PHONY: help serve test check bench format clean preflight
+.PHONY: help serve test check bench kills format clean preflight
 
 help:  ## what there is to make
 	@sed -n 's/^\([a-z]*\):.*## /make \1\t/p' Makefile | expand -t 14
@@ -34,6 +34,9 @@ check: $(VENV)/.headway $(VENV)/.dev  ## lint, format, types, imports
 
 bench: $(VENV)/.headway $(VENV)/.dev  ## tokens/s on this machine
 	@$(BIN)/headway bench $(ARGS)
+
+kills: $(VENV)/.headway $(VENV)/.dev  ## batch jobs under SIGKILL, 200 times (some minutes)
+	$(BIN)/python -m tests.batches.kill $(ARGS)
 
 format: $(VENV)/.dev  ## rewrite the sources as `make check` wants them
 	$(BIN)/ruff check --fix .
