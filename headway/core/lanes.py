@@ -66,7 +66,9 @@ class Lanes:
             self._prefill_idle = not chunks
 
     def _demand(self) -> Demand:
-        world = self._world
+        world, realtime = self._world, ServiceClass.REALTIME
+        if not any(s.rank is realtime and s.decoding for s in world.residents.values()):
+            return _NO_REALTIME_ROWS
         members: dict[ServiceClass, list[Sequence]] = {rank: [] for rank in ServiceClass}
         for sequence in world.residents.values():
             if sequence.seated:
@@ -76,6 +78,10 @@ class Lanes:
         if world.arrangement.split and not self._prefill_idle:
             due = due or any(len(queue) for queue in world.queues.values())
         return Demand(classes, due)
+
+
+_NO_REALTIME_ROWS = Demand({rank: ClassDemand() for rank in ServiceClass}, prompts_due=False)
+"""Looked at no further, since nothing is gained then by short steps."""
 
 
 def _class_demand(residents: list[Sequence]) -> ClassDemand:

@@ -10,6 +10,9 @@ from headway.core.step_model import StepLoad, StepModel
 from headway.core.types import Arrangement, Lane, ServiceClass
 
 
+_SHORTEST_S = 1e-6
+
+
 @dataclass(frozen=True, slots=True)
 class ClassDemand:
     """Seated residents of one class that have work.
@@ -104,8 +107,8 @@ class _Step:
 
     @property
     def seconds(self) -> float:
-        """How long it takes."""
-        return self._model.predict(self._load)
+        """How long it takes; never nothing."""
+        return max(self._model.predict(self._load), _SHORTEST_S)
 
     def add_rows(self, rank: ServiceClass, wanted: ClassDemand) -> None:
         """All of realtime's, of other classes those that fit."""

@@ -197,6 +197,13 @@ def test_more_cores_are_divided_by_what_each_side_needs() -> None:
         assert chosen.prefill_units + chosen.decode_units == 16
 
 
+def test_steps_that_take_no_time_can_be_compared() -> None:
+    models = StepModels(2)
+    for load in (StepLoad(decode_rows=8), StepLoad(prefill_tokens=64)) * 200:
+        models.of(Lane.UNIFIED, 0).observe(load, 0.0)
+    assert settle(controller(itl_s=0.0), models, UNIFIED) in (UNIFIED, HALVES)
+
+
 def test_one_core_has_one_lane() -> None:
     capacity = make_capacity(units=1)
     assert Controller(LaneMode.AUTO, capacity, Targets()).fixed
