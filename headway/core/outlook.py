@@ -9,7 +9,6 @@ from headway.core.plan import Capacity
 from headway.core.step_model import StepLoad, StepModel
 from headway.core.types import Arrangement, Lane, ServiceClass
 
-
 _SHORTEST_S = 1e-6
 
 
