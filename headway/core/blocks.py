@@ -41,6 +41,8 @@ class BlockPool:
 
     Blocks without references whose digest is known stay findable until they are evicted, least
     recently released first.
+
+    shared: blocks with more than one reference.
     """
 
     def __init__(self, total: int) -> None:
@@ -48,6 +50,7 @@ class BlockPool:
         self.total = total
         self._free: list[BlockId] = [BlockId(i) for i in range(total - 1, -1, -1)]
         self._refs: list[int] = [0] * total
+        self.shared = 0
         self._cached: OrderedDict[BlockId, None] = OrderedDict()
         self._copying: dict[Lane, dict[BlockId, int]] = {lane: {} for lane in Lane}
         self._reused: dict[Lane, set[BlockId]] = {lane: set() for lane in Lane}
@@ -80,6 +83,7 @@ class BlockPool:
         taken: list[BlockId] = []
         for _ in range(count):
             block = self._free.pop() if self._free else self._evict(lane)
+            self.shared -= self._refs[block] > 1
             self._refs[block] = 1
             taken.append(block)
         return taken
@@ -88,6 +92,7 @@ class BlockPool:
         """Add a reference to blocks found with `match`."""
         for block in blocks:
             self._refs[block] += 1
+            self.shared += self._refs[block] == 2
             self._cached.pop(block, None)
 
     def release(self, blocks: Sequence[BlockId]) -> None:
@@ -146,6 +151,8 @@ class BlockPool:
         if refs != self._refs:
             wrong = [i for i in range(self.total) if refs[i] != self._refs[i]]
             raise RuntimeError(f"reference counts differ from holders at blocks {wrong[:8]}")
+        if self.shared != sum(1 for count in refs if count > 1):
+            raise RuntimeError(f"{self.shared} blocks should be shared")
         idle = {i for i in range(self.total) if not refs[i]}
         if {*self._free, *self._cached} != idle or len(self._free) + len(self._cached) != len(idle):
             raise RuntimeError("a block is in no state, or in two")
@@ -159,6 +166,7 @@ class BlockPool:
         if refs < 0:
             raise RuntimeError(f"block {block} released once too often")
         self._refs[block] = refs
+        self.shared -= refs < 2 <= refs + count
         if refs:
             return
         for lane, reused in self._reused.items():

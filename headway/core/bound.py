@@ -32,12 +32,20 @@ class StepRoom:
     room: float
 
 
-def step_room(capacity: Capacity, residents: Iterable[Sequence], rows: int) -> StepRoom:
-    """How many rows like these the pool and the seats would have had room for."""
+def step_room(
+    capacity: Capacity, residents: Iterable[Sequence], rows: int, sharing: bool
+) -> StepRoom:
+    """How many rows like these the pool and the seats would have had room for.
+
+    sharing: whether any block has two holders; if not, they need not be told apart.
+    """
     decoding = [s for s in residents if s.decoding]
     if not decoding:
         return StepRoom(0, 0.0)
-    union = len({block for s in decoding for block in s.blocks})
+    if sharing:
+        union = len({block for s in decoding for block in s.blocks})
+    else:
+        union = sum(len(s.blocks) for s in decoding)
     return StepRoom(rows, min(capacity.max_seqs, capacity.kv_blocks * len(decoding) / union))
 
 

@@ -30,11 +30,12 @@ class OutputLengths:
 
     def remaining(self, sequence: Sequence) -> int:
         """Tokens the sequence is expected to generate from now, at least 1."""
-        limit = sequence.request.limits.max_tokens - sequence.generated
-        if not sequence.request.limits.stop_ids:
+        limits, generated = sequence.request.limits, sequence.generated
+        limit = limits.max_tokens - generated
+        if not limits.stop_ids:
             return max(limit, 1)
         mean = self._means[sequence.service_class].value
-        expected = max(mean - sequence.generated, _LEAST_SHARE * mean)
+        expected = max(mean - generated, _LEAST_SHARE * mean)
         return max(min(int(expected), limit), 1)
 
 

@@ -87,7 +87,8 @@ class Sequence:
     @property
     def decoding(self) -> bool:
         """Whether its next chunk is a decode row."""
-        return self.computed == len(self.tokens) - 1 and self.generated > 0
+        computed = self.computed
+        return computed == len(self.tokens) - 1 and computed >= len(self.request.prompt)
 
     def works_on(self, lane: Lane) -> bool:
         """Whether its next work is the lane's: decode rows on one, all else on the other."""

@@ -55,4 +55,5 @@ def _room(world: World, lane: Lane, rows: int) -> StepRoom:
     """The prefill lane decodes nothing; its steps say nothing of decode throughput."""
     if lane is Lane.PREFILL:
         return StepRoom(0, 0.0)
-    return step_room(world.capacity, world.residents.values(), rows)
+    residents, sharing = world.residents.values(), world.device.shared > 0
+    return step_room(world.capacity, residents, rows, sharing)

@@ -56,7 +56,10 @@ class _Gains:
     def __init__(self, candidates: Iterable[Sequence], pool: BlockPool) -> None:
         self._pool = pool
         self._dropped: dict[BlockId, int] = {}
-        self._shared = {s: [b for b in s.blocks if pool.references(b) > 1] for s in candidates}
+        self._shared: dict[Sequence, list[BlockId]] = {s: [] for s in candidates}
+        if pool.shared:
+            for sequence, shared in self._shared.items():
+                shared += [b for b in sequence.blocks if pool.references(b) > 1]
 
     def of(self, sequence: Sequence) -> int:
         """Blocks that become available if this one is chosen next."""

@@ -71,6 +71,7 @@ class World:
         self.host = BlockPool(capacity.host_blocks)
         self.live: dict[RequestId, Sequence] = {}
         self.residents: dict[RequestId, Sequence] = {}
+        self._ranked: dict[ServiceClass, tuple[Sequence, ...]] = {}
         self.queues = {c: ClassQueue() for c in ServiceClass}
         self.held: dict[RequestId, list[Sequence]] = {}
         self.promoted: list[Sequence] = []
@@ -93,10 +94,12 @@ class World:
         """The model of a lane's steps in the present arrangement."""
         return self.measured.steps.of(lane, self.arrangement.units(lane))
 
-    def by_seniority(self, rank: ServiceClass) -> list[Sequence]:
-        """Residents of a rank, most senior first."""
-        members = (s for s in self.residents.values() if s.rank is rank)
-        return sorted(members, key=lambda s: s.seniority)
+    def by_seniority(self, rank: ServiceClass) -> tuple[Sequence, ...]:
+        """Residents of a rank, most senior first. Sorted once for each change of who they are."""
+        if not self._ranked:
+            everyone = sorted(self.residents.values(), key=lambda s: s.seniority)
+            self._ranked = {r: tuple(s for s in everyone if s.rank is r) for r in ServiceClass}
+        return self._ranked[rank]
 
     @property
     def realtime_about(self) -> bool:
@@ -108,6 +111,7 @@ class World:
     def promote(self, sequence: Sequence) -> None:
         """Let a request into the reserve, until it ends."""
         sequence.promoted = True
+        self._ranked = {}
         self.promoted.append(sequence)
 
     def queue(self, sequence: Sequence) -> None:
@@ -164,6 +168,7 @@ class World:
         sequence.seated = True
         move(sequence, State.RUNNING)
         self.residents[sequence.id] = sequence
+        self._ranked = {}
         return copies
 
     def preempt(self, sequence: Sequence, kind: PreemptKind, lane: Lane) -> list[BlockCopy]:
@@ -275,6 +280,7 @@ class World:
         sequence.blocks = []
         sequence.seated = False
         del self.residents[sequence.id]
+        self._ranked = {}
 
     def _prefix_hits(self, sequence: Sequence) -> list[BlockId]:
         """Cached leading blocks; never the block of the last token, which is always computed."""
