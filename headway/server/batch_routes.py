@@ -2,7 +2,9 @@
 
 import asyncio
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from concurrent.futures import Executor, ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import ParamSpec, TypeVar
 
 from fastapi import APIRouter, Request
@@ -10,6 +12,7 @@ from starlette.responses import FileResponse, JSONResponse, Response
 
 from headway.batches.desk import BatchDesk, Incoming
 from headway.batches.types import INPUT_PURPOSE, StoredFile
+from headway.server.batch_schema import BATCHES_SCHEMA, FILES_SCHEMA, UPLOAD_SCHEMA
 from headway.server.batch_types import (
     MAX_FILES_LISTED,
     MAX_JOBS_LISTED,
@@ -39,28 +42,37 @@ _MAX_FORM_BYTES = 1_000_000_000
 """Beyond the limit of a file, which is told in an error, so that it is worth reading on."""
 
 _DEFAULT_JOBS_LISTED = 20
+_THREADS = 4
 
 
 @dataclass(frozen=True, slots=True)
 class BatchService:
-    """What the endpoints share. endpoints: paths that lines may be meant for."""
+    """What the endpoints share.
+
+    endpoints: paths that lines may be meant for.
+    threads: for what touches the disk. Not those that encode prompts: a slow disk would hold up
+        requests that have nothing to do with it.
+    """
 
     desk: BatchDesk
     gate: Gate
     endpoints: Sequence[str]
+    threads: Executor = field(
+        default_factory=lambda: ThreadPoolExecutor(_THREADS, "headway-files"), repr=False
+    )
 
     async def upload(self, request: Request) -> Response:
         """POST /v1/files."""
         with self.gate.enter():
-            incoming = await _aside(self.desk.receive)
+            incoming = await self._aside(self.desk.receive)
             try:
                 file = await self._taken_in(request, incoming)
             finally:
-                await _aside(incoming.discard)
+                await self._aside(incoming.discard)
         return JSONResponse(file_json(file))
 
     async def _taken_in(self, request: Request, incoming: Incoming) -> StoredFile:
-        form = await read_form(request, incoming.write, _MAX_FORM_BYTES)
+        form = await read_form(request, incoming.write, _MAX_FORM_BYTES, self.threads)
         filename = form.finish()
         if form.fields.get("purpose") != INPUT_PURPOSE:
             raise bad_request(
@@ -69,30 +81,32 @@ class BatchService:
                 "invalid_value",
             )
         life_s = file_life_s(form.fields)
-        return await _aside(incoming.accept, tenant_of(request), filename, life_s)
+        return await self._aside(incoming.accept, tenant_of(request), filename, life_s)
 
     async def files(self, request: Request) -> Response:
         """GET /v1/files."""
         page = page_of(request.query_params, MAX_FILES_LISTED, MAX_FILES_LISTED)
         purpose = request.query_params.get("purpose", "")
         one_more = replace(page, limit=page.limit + 1)
-        files = await _aside(self.desk.list_files, tenant_of(request), one_more, purpose)
+        files = await self._aside(self.desk.list_files, tenant_of(request), one_more, purpose)
         return JSONResponse(list_json([file_json(file) for file in files], page.limit))
 
     async def file(self, request: Request, file_id: str) -> Response:
         """GET /v1/files/ID."""
-        return JSONResponse(file_json(await _aside(self.desk.file, file_id, tenant_of(request))))
+        return JSONResponse(
+            file_json(await self._aside(self.desk.file, file_id, tenant_of(request)))
+        )
 
     async def content(self, request: Request, file_id: str) -> Response:
         """GET /v1/files/ID/content."""
-        path = await _aside(self.desk.content, file_id, tenant_of(request))
+        path = await self._aside(self.desk.content, file_id, tenant_of(request))
         if not path.exists():
             raise ApiError(404, f"The contents of file {file_id!r} are gone.", code="not_found")
         return FileResponse(path, media_type="application/octet-stream")
 
     async def delete(self, request: Request, file_id: str) -> Response:
         """DELETE /v1/files/ID."""
-        await _aside(self.desk.delete_file, file_id, tenant_of(request))
+        await self._aside(self.desk.delete_file, file_id, tenant_of(request))
         return JSONResponse({"id": file_id, "object": "file", "deleted": True})
 
     async def create(self, request: Request) -> Response:
@@ -100,23 +114,30 @@ class BatchService:
         self.gate.check()
         body = parse_json(BatchBody, await read_body(request, _MAX_ORDER_BYTES))
         order = body.order(tenant_of(request), self.endpoints)
-        return JSONResponse(batch_json(await _aside(self.desk.create, order)))
+        return JSONResponse(batch_json(await self._aside(self.desk.create, order)))
 
     async def batches(self, request: Request) -> Response:
         """GET /v1/batches."""
         page = page_of(request.query_params, MAX_JOBS_LISTED, _DEFAULT_JOBS_LISTED)
         one_more = replace(page, limit=page.limit + 1)
-        jobs = await _aside(self.desk.list_jobs, tenant_of(request), one_more)
+        jobs = await self._aside(self.desk.list_jobs, tenant_of(request), one_more)
         return JSONResponse(list_json([batch_json(job) for job in jobs], page.limit))
 
     async def batch(self, request: Request, batch_id: str) -> Response:
         """GET /v1/batches/ID."""
-        return JSONResponse(batch_json(await _aside(self.desk.job, batch_id, tenant_of(request))))
+        return JSONResponse(
+            batch_json(await self._aside(self.desk.job, batch_id, tenant_of(request)))
+        )
 
     async def cancel(self, request: Request, batch_id: str) -> Response:
         """POST /v1/batches/ID/cancel."""
-        job = await _aside(self.desk.cancel, batch_id, tenant_of(request))
+        job = await self._aside(self.desk.cancel, batch_id, tenant_of(request))
         return JSONResponse(batch_json(job))
+
+    async def _aside(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Call what may touch the disk in another thread, so that no stream waits for it."""
+        call = partial(function, *args, **kwargs)
+        return await asyncio.get_running_loop().run_in_executor(self.threads, call)
 
 
 def tenant_of(request: Request) -> str:
@@ -127,13 +148,15 @@ def tenant_of(request: Request) -> str:
 def build_batch_router(service: BatchService) -> APIRouter:
     """All routes of the Batch API."""
     router = APIRouter()
-    router.add_api_route(FILES_PATH, service.upload, methods=["POST"])
-    router.add_api_route(FILES_PATH, service.files, methods=["GET"])
+    router.add_api_route(FILES_PATH, service.upload, methods=["POST"], openapi_extra=UPLOAD_SCHEMA)
+    router.add_api_route(FILES_PATH, service.files, methods=["GET"], openapi_extra=FILES_SCHEMA)
     router.add_api_route(FILES_PATH + "/{file_id}", service.file, methods=["GET"])
     router.add_api_route(FILES_PATH + "/{file_id}", service.delete, methods=["DELETE"])
     router.add_api_route(FILES_PATH + "/{file_id}/content", service.content, methods=["GET"])
     router.add_api_route(BATCHES_PATH, service.create, methods=["POST"])
-    router.add_api_route(BATCHES_PATH, service.batches, methods=["GET"])
+    router.add_api_route(
+        BATCHES_PATH, service.batches, methods=["GET"], openapi_extra=BATCHES_SCHEMA
+    )
     router.add_api_route(BATCHES_PATH + "/{batch_id}", service.batch, methods=["GET"])
     router.add_api_route(BATCHES_PATH + "/{batch_id}/cancel", service.cancel, methods=["POST"])
     return router
@@ -155,8 +178,3 @@ def build_closed_router(reason: str) -> APIRouter:
                 include_in_schema=False,
             )
     return router
-
-
-async def _aside(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """Call what may touch the disk in another thread, so that no stream waits for it."""
-    return await asyncio.to_thread(function, *args, **kwargs)

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
+from concurrent.futures import Executor
 
 from python_multipart.exceptions import MultipartParseError
 from python_multipart.multipart import MultipartParser, parse_options_header
@@ -116,8 +117,10 @@ class UploadForm:
         self._ended = True
 
 
-async def read_form(request: Request, sink: Sink, limit_bytes: int) -> UploadForm:
-    """A form with all of its body taken in, `sink` being called in other threads.
+async def read_form(
+    request: Request, sink: Sink, limit_bytes: int, threads: Executor
+) -> UploadForm:
+    """A form with all of its body taken in, `sink` being called in `threads`.
 
     limit_bytes: of the body; a client that sends more is cut off with 413. Up to there the body is
     read to its end whatever is wrong with it, for a client that is still sending would take an
@@ -125,9 +128,9 @@ async def read_form(request: Request, sink: Sink, limit_bytes: int) -> UploadFor
     """
     form = UploadForm(request.headers.get("content-type", ""), sink)
     problem: Exception | None = None
-    size, pieces, held = 0, list[bytes](), 0
+    size, held, pieces = 0, 0, list[bytes]()
     try:
-        async for part in request.stream():
+        async for part in request.stream():  # the last one is empty
             size += len(part)
             if size > limit_bytes:
                 raise _too_large(limit_bytes)
@@ -138,7 +141,7 @@ async def read_form(request: Request, sink: Sink, limit_bytes: int) -> UploadFor
             if held >= _PIECE_BYTES or not part:
                 data, held = b"".join(pieces), 0
                 pieces.clear()
-                problem = await _fed(form, data)
+                problem = await _fed(form, data, threads)
     except ClientDisconnect as error:
         raise bad_request(_EARLY_END) from error
     if problem is not None:
@@ -146,10 +149,10 @@ async def read_form(request: Request, sink: Sink, limit_bytes: int) -> UploadFor
     return form
 
 
-async def _fed(form: UploadForm, data: bytes) -> Exception | None:
+async def _fed(form: UploadForm, data: bytes, threads: Executor) -> Exception | None:
     """Feed a form in another thread; what it raised, if it did."""
     try:
-        await asyncio.to_thread(form.feed, data)
+        await asyncio.get_running_loop().run_in_executor(threads, form.feed, data)
     except Exception as error:
         return error
     return None
