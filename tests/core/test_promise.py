@@ -115,6 +115,7 @@ def check_promise(crowd: Crowd) -> None:
 @settings(max_examples=12, deadline=None)
 @given(SEATS_FULL)
 @example(Crowd(512, 0, 4, (16,) * 8, 20, 0.0, 200))
+@example(Crowd(512, 0, 4, (300,) * 8, 3, 0.001, 100))
 def test_seats_full_of_batch_streams(crowd: Crowd) -> None:
     """[S1, S7]"""
     check_promise(crowd)

@@ -27,9 +27,9 @@ from headway.testing import (
     make_capacity,
     make_request,
 )
-from headway.testing.lanes import LaneSimulation, Restless
+from headway.testing.lanes import LaneSimulation
 from tests.core.helpers import assert_empty
-from tests.core.test_liveness import Load, loads
+from tests.core.test_liveness import Load, Restless, loads
 from tests.core.witness import Step, Witness
 
 REALTIME, STANDARD, BATCH = ServiceClass
@@ -48,29 +48,34 @@ class Rush:
     urgent: tuple[Request, ...]
     others: tuple[Request, ...]
 
+    @property
+    def requests(self) -> tuple[Request, ...]:
+        """All of them."""
+        return (*self.urgent, *self.others)
+
 
 @st.composite
 def rushes(draw: st.DrawFn) -> Rush:
-    """The urgent ones need at most half of the pool at their longest, and have seats for all."""
+    """The urgent ones need three quarters of the pool at their longest, and have seats for all."""
     kv_blocks, max_seqs = draw(st.integers(16, 40)), draw(st.integers(2, 6))
     higher = draw(st.sampled_from([REALTIME, STANDARD]))
-    left = kv_blocks // 2
+    left = 3 * kv_blocks // 4
     urgent: list[Request] = []
     for number in range(1, draw(st.integers(1, max_seqs)) + 1):
         prompt, answer = draw(st.integers(1, 40)), draw(st.integers(1, 20))
         left -= blocks_for(prompt + answer, BLOCK) + 1
         if left < 0:
             break
-        urgent.append(make_request(number, higher, prompt, answer, draw(st.floats(0, 2))))
+        urgent.append(make_request(number, higher, prompt, answer, draw(st.floats(0.2, 2))))
     others = [
         make_request(
             100 + i,
             draw(st.sampled_from(list(ServiceClass)[higher + 1 :])),
             draw(st.integers(1, kv_blocks * BLOCK - 1)),
             draw(st.integers(1, 60)),
-            draw(st.floats(0, 1.5)),
+            draw(st.floats(0, 0.5)),
         )
-        for i in range(draw(st.integers(1, 14)))
+        for i in range(draw(st.integers(4, 14)))
     ]
     host_blocks = draw(st.sampled_from([0, 3, 40]))
     return Rush(kv_blocks, host_blocks, max_seqs, tuple(urgent), tuple(others))
@@ -93,7 +98,7 @@ def witnessed(
     if not split:
         witness = Witness(capacity, config)
         return Simulation(witness, executor, clock), witness
-    witness = Witness(capacity, config, Restless(FIXED, (APART,)))
+    witness = Witness(capacity, config, Restless(FIXED, APART))
     return LaneSimulation(witness, executor, clock), witness
 
 
@@ -115,7 +120,7 @@ NO_RESERVE = SchedulerConfig(reserve=Reserve(share=0.0))
 def test_what_lower_classes_hold_is_not_waited_for(rush: Rush) -> None:
     """Residency, one lane: in the first plan after it came."""
     simulation, witness = witnessed(rush, NO_RESERVE)
-    simulation.add_all([*rush.urgent, *rush.others])
+    simulation.add_all(rush.requests)
     simulation.run()
     for request in rush.urgent:
         assert admission(witness, request.id) is first_look(witness, request, Lane.UNIFIED)
@@ -127,7 +132,7 @@ def test_what_lower_classes_hold_is_not_waited_for(rush: Rush) -> None:
 def test_on_two_lanes_only_a_step_in_flight_is_waited_for(rush: Rush) -> None:
     """Residency, two lanes: once the steps have ended that are in flight when it is first seen."""
     simulation, witness = witnessed(rush, NO_RESERVE, split=True)
-    simulation.add_all([*rush.urgent, *rush.others])
+    simulation.add_all(rush.requests)
     simulation.run()
     for request in rush.urgent:
         seen, entered = first_look(witness, request, Lane.PREFILL), admission(witness, request.id)
@@ -136,10 +141,28 @@ def test_on_two_lanes_only_a_step_in_flight_is_waited_for(rush: Rush) -> None:
     assert_empty(simulation)
 
 
+@st.composite
+def busy(draw: st.DrawFn) -> Rush:
+    """Realtime at nearly all times, and lower classes with seats and blocks for all they have."""
+    sizes = st.tuples(st.integers(1, 60), st.integers(10, 60))
+    realtime, lower = (draw(st.lists(sizes, min_size=2, max_size=4)) for _ in range(2))
+    return Rush(
+        200,
+        0,
+        10,
+        tuple(make_request(i, REALTIME, *s, 0.3 * i) for i, s in enumerate(realtime, 1)),
+        tuple(make_request(10 + i, (BATCH, STANDARD)[i % 2], *s) for i, s in enumerate(lower)),
+    )
+
+
 @settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
-@given(loads(), st.sampled_from([0.02, 0.1, 0.3]), st.sampled_from([1e-6, 0.1, 100.0]))
+@given(
+    st.one_of(loads(), busy()),
+    st.sampled_from([0.02, 0.1, 0.3]),
+    st.sampled_from([1e-6, 0.1, 100.0]),
+)
 def test_lower_classes_get_their_floor_over_any_window(
-    load: Load, share: float, target_s: float
+    load: Load | Rush, share: float, target_s: float
 ) -> None:
     """Floor, with targets from one that leaves room for nothing else to one that never binds."""
     config = SchedulerConfig(targets=Targets(itl_s=target_s, ttft_s=target_s), floor_share=share)
