@@ -40,7 +40,7 @@ class DeskLimits:
     """What may be handed in.
 
     file_bytes: size of an input file.
-    quota_bytes: all files together; uploads beyond it are refused, results never are.
+    quota_bytes: all files together; beyond it uploads and new jobs are refused, results never are.
     """
 
     file_bytes: int = 200_000_000
@@ -163,6 +163,7 @@ class BatchDesk:
                 f"purpose {INPUT_PURPOSE!r}.",
                 "input_file_id",
             )
+        self._require_room(0)
         now_s, key = self.clock(), secrets.token_hex(12)
         results = Results(f"file-{secrets.token_hex(12)}", f"file-{secrets.token_hex(12)}")
         expires_s = math.ceil(now_s + order.window_s)
@@ -196,13 +197,16 @@ class BatchDesk:
 
     def _admit(self, id: str, size_bytes: int) -> None:
         with self._guard:
-            arriving = sum(self._arriving.values()) + size_bytes
-            if self.store.bytes_used() + arriving > self._limits.quota_bytes:
-                raise StorageFullError(
-                    f"The data quota of {self._limits.quota_bytes:,} bytes is used up; delete "
-                    "files that are no longer needed."
-                )
+            self._require_room(sum(self._arriving.values()) + size_bytes)
             self._arriving[id] += size_bytes
+
+    def _require_room(self, size_bytes: int) -> None:
+        quota_bytes = self._limits.quota_bytes
+        if self.store.bytes_used() + size_bytes > quota_bytes:
+            raise StorageFullError(
+                f"The data quota of {quota_bytes:,} bytes is used up; delete files that are no "
+                "longer needed."
+            )
 
     def _accept(
         self, upload: Upload, id: str, tenant: str, filename: str, life_s: int

@@ -226,6 +226,7 @@ class JobWork:
         files, counts = self._result_files(log), log.counts(self._job.counts.total)
         for status in (ending, Status.CANCELLED):  # which a request may have come for just now
             if self._store.publish(self._job.id, status, self._desk.clock(), counts, files):
+                _LOG.info("%s is %s: %s", self._job.id, status.value, counts)
                 break
         else:
             raise RuntimeError(f"{self._job.id} can't end as {ending.value}")

@@ -64,7 +64,7 @@ def work(folder: Path, model_path: Path, jobs: int) -> None:
     engine = build_engine(model, EngineOptions(sizes))
     served = ServedModel(ModelNames("tiny"), model.tokenizer, None, engine.max_model_len, 1)
     runner = BatchRunner(
-        desk, LineAnswerer(engine, served), engine.snapshot, WorkOptions(retry_s=0.05, note_s=0)
+        desk, LineAnswerer(engine, served), engine.snapshot, WorkOptions(retry_s=0.05, note_s=0.05)
     )
     engine.start()
     runner.start()

@@ -43,7 +43,7 @@ from tests.server.live import MODEL, LiveServer, eventually, live_server
 
 TEXTS = ByteTokenizer({token: chr(0x3042 + token).encode() for token in range(300)})
 FAST = LinearDuration(step_s=0.0005, token_s=0.00001, block_s=0.00001)
-QUICK = WorkOptions(retry_s=0.05, note_s=0.0)
+QUICK = WorkOptions(retry_s=0.05, note_s=0.05)
 URL = "/v1/completions"
 
 
