@@ -27,9 +27,9 @@ from headway.testing import (
     make_capacity,
     make_request,
 )
-from headway.testing.lanes import LaneSimulation
+from headway.testing.lanes import LaneSimulation, Restless
 from tests.core.helpers import assert_empty
-from tests.core.test_liveness import Load, Restless, loads
+from tests.core.test_liveness import Load, loads
 from tests.core.witness import Step, Witness
 
 REALTIME, STANDARD, BATCH = ServiceClass
@@ -98,7 +98,7 @@ def witnessed(
     if not split:
         witness = Witness(capacity, config)
         return Simulation(witness, executor, clock), witness
-    witness = Witness(capacity, config, Restless(FIXED, APART))
+    witness = Witness(capacity, config, Restless(FIXED, (APART,)))
     return LaneSimulation(witness, executor, clock), witness
 
 

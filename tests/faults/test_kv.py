@@ -49,7 +49,7 @@ def test_no_answer_holds_another_ones_secret(alone: Ask) -> None:
     arrivals += [(5 * i, ask(secrets[i] * 24, 4, REALTIME, SEEDED)) for i in range(16, 32)]
     with clean_rig(Machine(kv_blocks=20, host_blocks=48, max_seqs=12), alone) as rig:
         answers = rig.play(arrivals)
-        assert preempted(rig, PreemptKind.SWAP) >= 20
+        assert preempted(rig, PreemptKind.SWAP) >= 12
         assert_all_same(answers, rig, alone)
     for i, answer in enumerate(answers):
         words = {tuple(answer.ids[at : at + 4]) for at in range(len(answer.ids) - 3)}
@@ -79,7 +79,7 @@ def test_preempted_at_random_points_while_copies_are_slow(alone: Ask, host_block
                 assert_same(answer, expected_bursts[i], "realtime")
             rounds += 1
             assert rounds < 6, "too few preemptions"
-        assert preempted(rig, PreemptKind.SWAP) >= 20
+        assert preempted(rig, PreemptKind.SWAP) >= 12
 
 
 def random_load(rig: Rig, rng: random.Random, count: int, span: int) -> list[int]:
