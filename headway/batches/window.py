@@ -67,12 +67,11 @@ class Window:
         self._left.set()
 
     def _room(self, size_bytes: int) -> bool:
+        counts, limits = self._counts(), self._limits
         if self._lines == 0:
             return True
-        limits = self._limits
         if self._lines >= limits.lines or self._bytes + size_bytes > limits.bytes:
             return False
-        counts = self._counts()
         resident = counts.running + counts.paused + counts.swapped
         return counts.waiting + self._unseen < max(limits.waiting, resident)
 

@@ -3,9 +3,11 @@
 import errno
 import json
 import os
+import random
 import socket
 import threading
 import time
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -297,6 +299,27 @@ def test_one_process_at_a_time(tmp_path: Path) -> None:
         BatchDesk(tmp_path)
     desk.close()
     BatchDesk(tmp_path).close()
+
+
+def test_cancelling_at_any_moment_loses_no_line(tmp_path: Path) -> None:
+    rng = random.Random(3)
+    with batch_server(tmp_path) as rig:
+        seen = set()
+        for _ in range(16):
+            batch = rig.submit([request(i) for i in range(30)])
+            time.sleep(rng.uniform(0, 0.12))
+            with suppress(openai.ConflictError):  # too late
+                rig.client.batches.cancel(batch.id)
+            done = rig.ended(batch)
+            good, bad = rig.results(done.output_file_id), rig.results(done.error_file_id)
+            names = sorted(result["custom_id"] for result in good + bad)
+            assert done.request_counts is not None
+            assert done.request_counts.completed == len(good)
+            assert done.request_counts.total == len(names)
+            assert names in (sorted(f"line-{i}" for i in range(30)), [])
+            assert names or done.in_progress_at is None
+            seen.add(done.status)
+    assert seen <= {"completed", "cancelled"} and "cancelled" in seen
 
 
 def test_small_jobs_do_not_wait_for_large_ones(tmp_path: Path) -> None:
