@@ -14,8 +14,9 @@ another request, since its copies run first; if that one lets go of it, the lane
 
 from array import array
 from collections import OrderedDict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from hashlib import blake2b
+from types import MappingProxyType
 
 from headway.core.request import TierCounts
 from headway.core.types import BlockId, Lane
@@ -134,10 +135,16 @@ class BlockPool:
             found.append(block)
         return found
 
-    def evictable(self, blocks: Iterable[BlockId], lane: Lane) -> int:
-        """How many of the blocks count as available to the lane, and would not once acquired."""
+    def evictable(
+        self,
+        blocks: Iterable[BlockId],
+        lane: Lane,
+        dropped: Mapping[BlockId, int] = MappingProxyType({}),
+    ) -> int:
+        """How many of the blocks count as available to the lane, and would not once acquired, if
+        so many references to each were `dropped` before."""
         copying = self._copying[lane]
-        return sum(1 for block in blocks if self._refs[block] == copying.get(block, 0))
+        return sum(1 for b in blocks if self._refs[b] == copying.get(b, 0) + dropped.get(b, 0))
 
     def check(self, held: Iterable[BlockId]) -> None:
         """Raise RuntimeError unless the references are exactly those of `held` and the states

@@ -4,6 +4,8 @@ Who may enter in which order is the policy's affair (`core.admission`); here is 
 others: whom growth and admission displace, and what is reserved.
 """
 
+from collections import Counter
+from collections.abc import Iterable
 from math import ceil
 
 from headway.core.headroom import Forecast
@@ -46,10 +48,12 @@ class Residency:
         """Promoted requests that hold nothing yet: what comes free goes to them first."""
         return [s for s in self._world.promoted if s.state is not State.RUNNING]
 
-    def _reserved_blocks(self, but: Sequence) -> int:
-        return sum(
-            self._world.demand(s, self.lane) for s in self.waiting_promoted() if s is not but
-        )
+    def _claims(self, sequence: Sequence, leaving: Iterable[Sequence] = ()) -> int:
+        """Blocks that the request and the promoted ones ahead of it would take once those `leaving`
+        have left: prefix hits that nobody else holds have to be taken too then."""
+        dropped = Counter(b for s in leaving for b in s.blocks)
+        ahead = [s for s in self.waiting_promoted() if s is not sequence]
+        return sum(self._world.demand(s, self.lane, dropped) for s in (sequence, *ahead))
 
     def _reserved_seats(self, but: Sequence) -> int:
         return sum(1 for s in self._world.promoted if not s.seated and s is not but)
@@ -124,34 +128,45 @@ class Residency:
 
     def try_enter(self, sequence: Sequence) -> bool:
         """Admit or resume a request, displacing lower classes for blocks and a seat if need be."""
-        world = self._world
         if not self.may_enter(sequence):
             return False
         if not self.seat_obtainable(sequence):
             self.notes.passed(sequence, "no seat")
             return False
-        spare = self.spare_blocks(sequence.rank)
-        free = world.device.available(self.lane) - self._reserved_blocks(sequence)
-        need, growth = world.demand(sequence, self.lane), self._headroom(sequence, spare)
-        if need + growth > free + spare:
-            have = f"{free} blocks free, {spare} displaceable, {growth} kept for growth"
-            self.notes.passed(sequence, f"needs {need} blocks: {have}")
-            self._want(sequence, need - free)
+        victims = self._victims_for(sequence)
+        if victims is None:
             return False
-        while (shortage := world.demand(sequence, self.lane) + self._reserved_blocks(sequence)) > (
-            world.device.available(self.lane)
-        ):
-            costs = self._costs(self._displaceable(sequence.rank))
-            seconds = {s: c.seconds for s, c in costs.items()}
-            victims = choose(seconds, shortage - world.device.available(self.lane), world.device)
-            if victims is None:
-                return False
-            for victim in victims:
-                self.preempt(victim, sequence)
-        if not self._take_seat(sequence):
-            return False
+        self._take_seat(sequence)  # before a victim's own seat comes free for somebody else
+        for victim in victims:
+            self.preempt(victim, sequence)
         self._enter(sequence)
         return True
+
+    def _victims_for(self, sequence: Sequence) -> list[Sequence] | None:
+        """Whom to displace for the blocks a request needs, nobody if they are free; None, with the
+        reason noted, if those it may displace do not hold them."""
+        spare = self.spare_blocks(sequence.rank)
+        shortage = self._claims(sequence) - self._world.device.available(self.lane)
+        growth = self._headroom(sequence, spare)
+        victims = self._cheapest(sequence, shortage) if shortage + growth <= spare else None
+        if victims is None:
+            need = self._world.demand(sequence, self.lane)
+            have = f"{need - shortage} blocks free, {spare} displaceable, {growth} kept for growth"
+            self.notes.passed(sequence, f"needs {need} blocks: {have}")
+            self._want(sequence, shortage)
+        return victims
+
+    def _cheapest(self, sequence: Sequence, shortage: int) -> list[Sequence] | None:
+        """Victims of lower classes that cover a shortage, and what their leaving adds to it."""
+        if shortage <= 0:
+            return []
+        device = self._world.device
+        costs = self._costs(self._displaceable(sequence.rank))
+        while victims := choose({s: c.seconds for s, c in costs.items()}, shortage, device):
+            shortage = self._claims(sequence, victims) - device.available(self.lane)
+            if total_gain(victims, device) >= shortage:
+                break
+        return victims
 
     def may_enter(self, sequence: Sequence) -> bool:
         """Whether this plan may bring a request in: its next work is this lane's, it has not just

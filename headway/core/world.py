@@ -4,7 +4,9 @@
 planning decides, these apply.
 """
 
+from collections.abc import Mapping
 from heapq import heappop
+from types import MappingProxyType
 
 from headway.core.blocks import BlockPool, chain_digest
 from headway.core.bound import BoundMeter
@@ -134,10 +136,14 @@ class World:
             return min(blocks_for(len(sequence.tokens), size) + 1, most)
         return blocks_for(len(sequence.tokens) + 1, size)
 
-    def demand(self, sequence: Sequence, lane: Lane) -> int:
-        """How many of the lane's available blocks entering now would take, beyond prefix hits."""
+    def demand(
+        self, sequence: Sequence, lane: Lane, dropped: Mapping[BlockId, int] = MappingProxyType({})
+    ) -> int:
+        """How many of the lane's available blocks entering would take, beyond prefix hits, once
+        the references in `dropped` are gone."""
         hits = self._prefix_hits(sequence)
-        return self.total_blocks(sequence) - len(hits) + self.device.evictable(hits, lane)
+        evictable = self.device.evictable(hits, lane, dropped)
+        return self.total_blocks(sequence) - len(hits) + evictable
 
     def enter(self, sequence: Sequence, lane: Lane, now: float) -> list[BlockCopy]:
         """Give a waiting or swapped request its blocks and a seat; the copies that bring it back.
