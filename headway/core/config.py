@@ -29,7 +29,9 @@ class Reserve:
         if not 0 <= self.share < 1:
             raise ConfigError(f"reserve share {self.share} is not in [0, 1)")
         if self.seats < 0 or self.guard_s < 0 or self.preemptions < 1:
-            raise ConfigError("reserve seats, guard time and preemptions must not be negative")
+            raise ConfigError(
+                "the reserve needs seats and guard time of at least 0, preemptions of at least 1"
+            )
 
 
 @dataclass(frozen=True, slots=True)

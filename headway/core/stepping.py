@@ -84,8 +84,8 @@ class Stepping:
             if tokens < min(size, sequence.pending):
                 return
             self._granted_block = True
-            if self._add(sequence, tokens):
-                self._budget.take(tokens, sequence.computed, decoding=False)
+            self._add(sequence, tokens)  # it entered with blocks for all of its tokens
+            self._budget.take(tokens, sequence.computed, decoding=False)
 
     def note_realtime(self) -> None:
         """After realtime's turn: while it waits or prefills, the others get floor credit only.
@@ -113,7 +113,7 @@ class Stepping:
                 continue
             if spent + tokens > self._credit.tokens(self.tokens + tokens):
                 return  # the credit is saved up for it
-            if sequence in self._world.residents.values() and self._add(sequence, tokens):
+            if self._add(sequence, tokens):
                 self._budget.take(tokens, sequence.computed, sequence.decoding)
                 spent += tokens
 
