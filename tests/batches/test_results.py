@@ -2,6 +2,7 @@
 
 import json
 import os
+import random
 from pathlib import Path
 
 import pytest
@@ -122,3 +123,16 @@ def test_a_huge_line_is_passed_over_without_being_held(tmp_path: Path) -> None:
     first, second = read_lines(path, "/u", 1000)
     assert first.problem is not None and first.problem.code == "line_too_long"
     assert (second.number, second.problem) == (2, None)
+
+
+def test_no_bytes_break_the_reader(tmp_path: Path) -> None:
+    rng, path = random.Random(9), tmp_path / "in"
+    line = b'{"custom_id": "a", "method": "POST", "url": "/u", "body": {"x": [1e9, "\\u00e9"]}}\n'
+    for _ in range(500):
+        content = bytearray(line * 4)
+        for _ in range(rng.randrange(1, 12)):
+            at = rng.randrange(len(content))
+            content[at : at + rng.randrange(3)] = rng.randbytes(rng.randrange(3))
+        path.write_bytes(content)
+        for found in read_lines(path, "/u", 200):
+            assert found.problem is not None or isinstance(json.loads(found.body), dict)
