@@ -29,17 +29,20 @@ class Selection:
     gap: float
 
 
-def select(items: Seq[Item], blocks: int, seats: int, nodes: int = _NODES) -> Selection:
+def select(
+    items: Seq[Item], blocks: int, seats: int, nodes: int = _NODES, enough: float = _ENOUGH
+) -> Selection:
     """Maximise the summed value of at most `seats` items that need at most `blocks` together.
 
     Equal items are taken in the order given. `nodes`: most nodes branch and bound may visit.
+    `enough`: greedy's choice is kept where its gap is no more; 0, with nodes enough, is exact.
     """
     order = sorted(range(len(items)), key=lambda i: (-items[i].value / items[i].blocks, i))
     fitting = [i for i in order if items[i].blocks <= blocks]
     search = _Search([items[i] for i in fitting], nodes)
     value, picks = search.greedy(blocks, seats)
     bound = search.bound(0, blocks, seats)
-    if bound > value * (1 + _ENOUGH):
+    if bound > value * (1 + enough):
         value, picks, bound = search.branch(blocks, seats, value, picks, bound)
     gap = max(0.0, 1 - value / bound) if bound > 0 else 0.0
     return Selection(tuple(sorted(fitting[p] for p in picks)), value, gap)

@@ -38,7 +38,7 @@ def preemption_cost(
     Blocks that others hold too stay in the cache, so a recompute finds them again.
     """
     blocks = used_blocks(sequence)
-    recompute_s = model.prefill_seconds(_uncached_tokens(sequence, pool, len(blocks)))
+    recompute_s = model.prefill_seconds(_uncached_tokens(sequence, pool))
     swap_s = len(blocks) * (rates.out_s + rates.in_s)
     if blocks and len(blocks) <= host_free and swap_s < recompute_s:
         return Cost(PreemptKind.SWAP, swap_s)
@@ -115,10 +115,10 @@ def _prune(chosen: list[Sequence], shortage: int, pool: BlockPool) -> list[Seque
     return kept
 
 
-def _uncached_tokens(sequence: Sequence, pool: BlockPool, blocks: int) -> int:
+def _uncached_tokens(sequence: Sequence, pool: BlockPool) -> int:
     """Computed tokens not covered by leading blocks that somebody else holds too."""
     shared = 0
-    for block in sequence.blocks[:blocks]:
+    for block in sequence.blocks:
         if pool.references(block) < 2:
             break
         shared += 1

@@ -66,6 +66,21 @@ def test_what_others_hold_need_not_be_computed_again() -> None:
     assert shared == pytest.approx(alone / 3, rel=0.15)
 
 
+def test_what_others_hold_entirely_costs_nothing_to_compute_again() -> None:
+    pool = BlockPool(32)
+    first = resident(1, pool, 4)
+    pool.acquire(first.blocks)
+    cost = preemption_cost(first, pool, RATES, model_with(0.01), host_free=8)
+    assert (cost.kind, cost.seconds) == (PreemptKind.RECOMPUTE, 0.0)
+
+
+def test_where_both_ways_cost_the_same_the_host_pool_is_spared() -> None:
+    pool = BlockPool(8)
+    sequence, model = resident(1, pool, 1), StepModel()
+    rates = CopyRates(out_s=model.prefill_seconds(SIZE) / 2, in_s=model.prefill_seconds(SIZE) / 2)
+    assert preemption_cost(sequence, pool, rates, model, 8).kind is PreemptKind.RECOMPUTE
+
+
 def test_only_computed_blocks_are_copied() -> None:
     pool = BlockPool(8)
     sequence = resident(1, pool, 4)
@@ -100,6 +115,31 @@ def test_the_cheapest_for_what_is_missing_goes_first() -> None:
     assert choose(costs, 14, pool) is None
     equal = {large: 1.0, small: 1.0}
     assert choose(equal, 2, pool) == [small], "of equals the latest arrival goes"
+
+
+def test_a_block_of_three_holders_comes_free_with_the_third() -> None:
+    pool = BlockPool(16)
+    first = resident(1, pool, 2)
+    others = [resident(i, pool, 1, shared=first.blocks) for i in (2, 3)]
+    assert total_gain(others, pool) == 2
+    assert total_gain([first, *others], pool) == 4
+    pool.release(first.blocks)
+    assert total_gain(others, pool) == 4
+
+
+def test_one_large_victim_costs_less_than_many_small_ones() -> None:
+    pool = BlockPool(32)
+    large = resident(1, pool, 4)
+    small = {resident(i, pool, 1): 1.0 for i in range(2, 6)}
+    assert choose({large: 3.0, **small}, 4, pool) == [large]
+    assert choose({large: 5.0, **small}, 4, pool) == sorted(small, key=lambda s: -s.number)
+
+
+def test_what_is_still_missing_decides_between_the_rest() -> None:
+    """After the first, one block is missing: ten for twice the price of one are no bargain."""
+    pool = BlockPool(32)
+    first, one, ten = resident(1, pool, 4), resident(2, pool, 1), resident(3, pool, 10)
+    assert choose({first: 1.0, one: 1.0, ten: 2.0}, 5, pool) == [first, one]
 
 
 @settings(max_examples=100, deadline=None)
