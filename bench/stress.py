@@ -16,7 +16,7 @@ import time
 from headway.core.config import SchedulerConfig
 from headway.core.plan import TokenLogprobs
 from headway.core.scheduler import Scheduler
-from headway.core.types import Arrangement, ServiceClass
+from headway.core.types import Arrangement, FinishReason, ServiceClass
 from headway.engine.engine import Engine, Surroundings
 from headway.engine.options import ModelLimits
 from headway.engine.streams import SyncGeneration
@@ -80,7 +80,9 @@ def _work(engine: Engine, rng: random.Random, seconds: float) -> tuple[int, int]
                 generation.close()
                 aborted += 1
                 continue
-            answer = tuple((t.token, t.logprobs) for delta in generation for t in delta.tokens)
+            deltas = list(generation)
+            assert deltas[-1].finish is FinishReason.LENGTH, deltas[-1]
+            answer = tuple((t.token, t.logprobs) for delta in deltas for t in delta.tokens)
             assert known.setdefault(kind, answer) == answer, f"request {kind} has another answer"
             answered += 1
     return answered, aborted

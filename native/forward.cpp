@@ -37,7 +37,7 @@ Forward::Forward(const Model& model, Path path, KvPool& pool, int threads, int m
   x_.resize(static_cast<size_t>(max_rows) * shape_.hidden);
   qkv_.resize(static_cast<size_t>(max_rows) * shape_.qkv_size());
   for (int i = 0; i < threads; ++i) {
-    own_normed_.emplace_back(kOwnNormRows, shape_.hidden);
+    own_normed_.emplace_back(std::max<int64_t>(kOwnNormRows, 1), shape_.hidden);
     samplers_.emplace_back(path.vec, shape_.vocab);
   }
   const bool apart = std::any_of(model.layers.begin(), model.layers.end(),
