@@ -27,6 +27,11 @@ class StepModels:
             model = self._models[lane, units] = self._expected(lane, units)
         return model
 
+    @property
+    def median_error(self) -> float:
+        """The largest median relative error among the models that have seen steps."""
+        return max((m.median_error for m in self._models.values() if m.steps), default=0.0)
+
     def forget(self, lane: Lane, units: int) -> None:
         """Begin anew."""
         self._models.pop((lane, units), None)

@@ -196,6 +196,7 @@ class Scheduler:
             selection_gap=self._gap,
             promoted=len(world.promoted),
             throughput=world.meter.read(),
+            step_error=world.measured.steps.median_error,
             arrangement=world.arrangement,
         )
 
