@@ -143,6 +143,7 @@ class Metrics:
             "promoted_requests": ("Batch requests in the reserve.", now.promoted),
             "selection_gap_ratio": ("Share of Eq. 1's optimum missed.", now.selection_gap),
             "step_time_error_ratio": ("Median error of predicted step times.", now.step_error),
+            "lanes_split": ("1 while prefill and decode run apart.", now.arrangement.split),
         }
         for name, (text, value) in named.items():
             yield GaugeMetricFamily(f"headway_{name}", text, value=value)

@@ -92,6 +92,7 @@ def test_format() -> None:
         "headway_promoted_requests": "gauge",
         "headway_selection_gap_ratio": "gauge",
         "headway_step_time_error_ratio": "gauge",
+        "headway_lanes_split": "gauge",
         "headway_preemptions_total": "counter",
         "headway_finished_total": "counter",
         "headway_tokens_total": "counter",
