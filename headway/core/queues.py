@@ -110,11 +110,10 @@ class ClassQueue:
         return [*self.resumed(), *(s for entries in leaders for _, s in entries)]
 
     def _heads_by_tenant(self) -> Iterator[list[Sequence]]:
+        """Heads of each tenant's queues, one at least, by size; the tenant served least first."""
         for tenant in sorted(self._waiting, key=lambda t: (self.counters.served(t), t)):
             sizes = self._fresh[tenant]
-            heads = [h for size in sorted(sizes) if (h := self._live_head(sizes[size]))]
-            if heads:
-                yield heads
+            yield [h for size in sorted(sizes) if (h := self._live_head(sizes[size]))]
 
     @staticmethod
     def _live_head(heap: _Heap) -> Sequence | None:
