@@ -121,7 +121,7 @@ class _Step:
     def _rows_room(self, wanted: ClassDemand) -> int:
         now_s = self.seconds
         row_s = self._model.predict(_with_rows(self._load, wanted, 1)) - now_s
-        return int((self._limit_s - now_s) / row_s) if row_s > 0 else wanted.rows
+        return max(int((self._limit_s - now_s) / row_s), 0) if row_s > 0 else wanted.rows
 
     def add_prompt(self, rank: ServiceClass, wanted: ClassDemand) -> None:
         """Tokens that fit, however few prompts there are now; a block at least for the highest

@@ -1,0 +1,66 @@
+"""What an arrangement is worth: seconds of work a second, by class."""
+
+import pytest
+
+from headway.core.budget import Targets
+from headway.core.controller import Controller, LaneMode
+from headway.core.lane_models import StepModels
+from headway.core.outlook import ClassDemand, Demand, Outlook
+from headway.core.types import Arrangement, ServiceClass
+from headway.testing import make_capacity
+
+REALTIME, STANDARD, BATCH = ServiceClass
+
+UNIFIED = Arrangement()
+
+
+def outlook(demand: dict[ServiceClass, ClassDemand], targets: Targets) -> Outlook:
+    """On the prior of the step models: 2 ms a step, 1 ms a row or prompt token."""
+    classes = {rank: demand.get(rank, ClassDemand()) for rank in ServiceClass}
+    capacity = make_capacity(max_step_tokens=64, units=2)
+    return Outlook(Demand(classes, prompts_due=True), StepModels(2), targets, capacity)
+
+
+def test_lower_rows_fill_a_step_up_to_the_target() -> None:
+    """Eight realtime rows take 10 ms; three rows more are within the target of 13 ms. A row counts
+    with an eighth of 10 ms, and realtime's come soon enough at the target."""
+    demand = {REALTIME: ClassDemand(rows=8), STANDARD: ClassDemand(rows=20)}
+    values = outlook(demand, Targets(0.0131, 2.0)).values(UNIFIED)
+    assert values[REALTIME] == pytest.approx(8 * 0.00125 / 0.0131)
+    assert values[STANDARD] == pytest.approx(3 * 0.00125 / 0.013)
+    assert values[BATCH] == 0.0
+
+
+def test_lower_rows_are_none_where_realtime_alone_misses_the_target() -> None:
+    """None, not fewer than none: a step is not shortened by what it does not hold."""
+    demand = {REALTIME: ClassDemand(rows=8), STANDARD: ClassDemand(rows=20)}
+    values = outlook(demand, Targets(0.005, 2.0)).values(UNIFIED)
+    assert values[STANDARD] == 0.0
+    assert values[REALTIME] == pytest.approx(8 * 0.00125 / 0.010)
+
+
+def test_a_prompt_that_no_target_leaves_room_for_is_worth_nothing_in_one_lane() -> None:
+    demand = {REALTIME: ClassDemand(rows=8), BATCH: ClassDemand(prompt_tokens=500)}
+    view = outlook(demand, Targets(0.012, 2.0))
+    assert view.values(UNIFIED)[BATCH] == 0.0
+    assert view.values(Arrangement(1, 1))[BATCH] > 0.0
+
+
+def test_a_prompt_of_the_highest_class_gets_a_block_in_any_case() -> None:
+    """And while it is computed, the classes below wait."""
+    demand = {
+        REALTIME: ClassDemand(prompt_tokens=500),
+        STANDARD: ClassDemand(rows=4, prompt_tokens=500),
+    }
+    values = outlook(demand, Targets(0.001, 0.004)).values(UNIFIED)
+    assert values[REALTIME] == pytest.approx(16 * 0.001 / 0.018)
+    assert values[STANDARD] == 0.0
+
+
+def test_lanes_that_must_be_split_stay_so_when_one_has_nothing_to_do() -> None:
+    targets = Targets(0.02, 2.0)
+    controller = Controller(LaneMode.SPLIT, make_capacity(units=4), targets)
+    idle = Demand({rank: ClassDemand() for rank in ServiceClass}, prompts_due=False)
+    present = Arrangement(1, 3)
+    assert idle.one_sided
+    assert controller.decide(present, idle, StepModels(4), 1.0) == present

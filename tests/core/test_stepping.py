@@ -1,0 +1,110 @@
+"""Which residents compute in a step, where the rules meet: growth, floor credit, lone residents."""
+
+from headway.core.budget import FloorCredit, Targets
+from headway.core.config import SchedulerConfig
+from headway.core.residency import Residency
+from headway.core.stepping import Stepping
+from headway.core.types import Lane, ServiceClass, State
+from headway.core.world import World
+from headway.testing import make_request
+from tests.core.helpers import assert_oracle, simulate, trace
+from tests.core.worlds import decoding, world_of
+
+REALTIME, STANDARD, BATCH = ServiceClass
+
+
+def stepping_for(world: World, lane: Lane = Lane.UNIFIED, credit_tokens: int = 0) -> Stepping:
+    credit = FloorCredit(share=1.0, most_tokens=1000)
+    credit.settle(credit_tokens, 0)
+    return Stepping(world, Residency(world, lane, 1.0), credit, now=1.0)
+
+
+def computing(stepping: Stepping) -> dict[int, int]:
+    """Tokens by request."""
+    return {c.request: len(c.tokens) for c in stepping.chunks()}
+
+
+def under_targets(kv_blocks: int) -> World:
+    """Realtime was seen just now, and no step is as short as its target."""
+    world = world_of(kv_blocks, config=SchedulerConfig(targets=Targets(1e-6, 1e-6)))
+    world.realtime_seen_s = 1.0
+    return world
+
+
+def test_a_row_whose_growth_is_for_others_to_give_up_drops_them_from_the_step() -> None:
+    """The junior got its row first; then its senior, seated late, needs a block."""
+    world = world_of(kv_blocks=2)
+    senior, junior = (decoding(world, make_request(i, BATCH, 15), 2) for i in (1, 2))
+    junior.tokens.pop()
+    junior.computed = 15
+    senior.seated = False
+    stepping = stepping_for(world)
+    stepping.decode_rows(BATCH)
+    senior.seated = True
+    stepping.decode_rows(BATCH)
+    assert junior.state is not State.RUNNING
+    assert computing(stepping) == {1: 1}
+
+
+def test_rows_that_find_no_block_pause() -> None:
+    world = world_of(kv_blocks=2)
+    senior, junior = (decoding(world, make_request(i, BATCH, 15), 2) for i in (1, 2))
+    senior.tokens.pop()
+    senior.computed = 15
+    stepping = stepping_for(world)
+    stepping.decode_rows(BATCH)
+    paused = {p.request: p.reason for p in stepping.record().paused}
+    assert paused == {2: "found no block to grow into but its seniors'"}
+    assert computing(stepping) == {1: 1}
+    assert junior.state is State.RUNNING
+
+
+def test_floor_credit_goes_to_whom_it_can_serve() -> None:
+    """Request 2 was left out longest but finds no block to grow into; request 3 needs none."""
+    world = under_targets(kv_blocks=3)
+    rows = [decoding(world, make_request(i, BATCH, 15), 2) for i in (1, 2, 3)]
+    for row in (rows[0], rows[2]):
+        row.tokens.pop()
+        row.computed = 15
+    rows[0].last_step = rows[2].last_step = 5
+    rows[1].last_step = 3
+    world.promote(rows[2])
+    stepping = stepping_for(world, credit_tokens=8)
+    stepping.decode_rows(BATCH)
+    stepping.floor()
+    assert computing(stepping) == {3: 1, 1: 1}
+
+
+def test_targets_alone_leave_nobody_out_for_ever() -> None:
+    """Realtime is remembered for half a minute: its target leaves room for no row, and no floor is
+    kept; with nobody else about, the most senior goes on."""
+    config = SchedulerConfig(targets=Targets(1e-6, 1e-6), floor_share=0.0)
+    simulation = simulate(config=config)
+    simulation.add(make_request(1, REALTIME, 16, 1))
+    for i in (2, 3):
+        simulation.add(make_request(i, BATCH, 16, 20))
+    simulation.run()
+    assert simulation.clock() < 30.0
+    assert trace(simulation, 2).token_times_s[-1] < trace(simulation, 3).token_times_s[1]
+    assert_oracle(simulation)
+
+
+def test_whose_turn_it_is_on_another_lane_is_left_to_that() -> None:
+    world = under_targets(kv_blocks=8)
+    decoding(world, make_request(1, BATCH, 15))
+    for lane, expected in ((Lane.PREFILL, {}), (Lane.DECODE, {1: 1})):
+        stepping = stepping_for(world, lane)
+        stepping.unstick()
+        assert computing(stepping) == expected
+
+
+def test_with_every_block_in_others_hands_the_most_senior_waits() -> None:
+    """A resident that entered in this plan is not displaced in it, so there is no step to make."""
+    world = under_targets(kv_blocks=2)
+    decoding(world, make_request(1, BATCH, 15), 2)
+    junior = decoding(world, make_request(2, BATCH, 15))
+    residency = Residency(world, Lane.UNIFIED, 1.0)
+    residency.entered.add(junior)
+    stepping = Stepping(world, residency, FloorCredit(0.0, 0), now=1.0)
+    stepping.unstick()
+    assert computing(stepping) == {}
