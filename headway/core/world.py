@@ -205,12 +205,13 @@ class World:
         sequence.host_blocks = []
 
     def forget_kv(self, sequence: Sequence) -> None:
-        """A copy of this request's KV failed: whatever it has is dropped and computed again."""
+        """A copy of this request's KV, out or in, failed: whatever it has is dropped and computed
+        again."""
         if sequence.state is State.RUNNING:
             self._release_device(sequence)
             move(sequence, State.WAITING)
             self.queue(sequence)
-        elif sequence.state is State.SWAPPED:
+        else:
             move(sequence, State.WAITING)
         self.drop_host(sequence)
         sequence.computed = sequence.hashed = 0

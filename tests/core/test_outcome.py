@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 
+from headway.core.budget import Targets
 from headway.core.config import SchedulerConfig
 from headway.core.invariants import check
 from headway.core.plan import Capacity, RequestError, Sampled, StepFailure, StepPlan, StepResult
@@ -123,8 +124,29 @@ def test_a_failed_step_ends_its_requests_and_computes_again_what_it_copied() -> 
     assert_empty(simulation)
 
 
+def test_kv_that_was_coming_back_when_the_step_failed_is_computed_again() -> None:
+    """Request 1 comes back without computing, since request 2 decodes under a tight target."""
+    config = SchedulerConfig(targets=Targets(1e-6, 1e-6), floor_share=0.0)
+    simulation = simulate(kv_blocks=8, config=config)
+    simulation.add(make_request(1, BATCH, 60, 8))
+    simulation.step()
+    simulation.step()
+    simulation.add(make_request(2, REALTIME, 16, 60, arrival_s=simulation.clock()))
+    simulation.add(make_request(3, REALTIME, 90, 1, arrival_s=simulation.clock()))
+    simulation.run_until(lambda: trace(simulation, 3).finished is not None)
+    scheduler = simulation.scheduler
+    assert scheduler.snapshot().classes[BATCH].swapped == 1
+    plan = scheduler.plan(LANE, simulation.clock())
+    assert plan.swap_in
+    assert [c.request for c in plan.chunks] == [2]
+    committed = scheduler.commit(plan, StepFailure(plan.step, "lost"), {}, simulation.clock())
+    check(scheduler)
+    assert ends(committed) == [(2, FinishReason.ERROR, "lost")]
+    assert scheduler.snapshot().host.used == 0
+    assert scheduler.snapshot().classes[BATCH].waiting == 1
+
+
 def test_a_step_that_fails_bringing_kv_back_ends_who_computed() -> None:
-    """The rest of what was coming back is computed again."""
     simulation = simulate(kv_blocks=16, max_seqs=4)
     for i in (1, 2):
         simulation.add(make_request(i, BATCH, 60, 12))
@@ -154,6 +176,43 @@ def test_plans_and_commits_alternate() -> None:
     with pytest.raises(RuntimeError, match="plan 1 is not under way"):
         scheduler.commit(plan, result_of(plan), {}, 0.0)
     assert later.step == 2
+
+
+def test_an_interrupted_step_commits_no_token() -> None:
+    scheduler = scheduler_with(make_request(1))
+    plan = scheduler.plan(LANE, 0.0)
+    assert commit(scheduler, plan, StepResult(plan.step, interrupted=True)).emitted == ()
+    again = scheduler.plan(LANE, 0.1)
+    assert again.chunks == plan.chunks
+    assert again.opens == ()
+
+
+def test_without_records_none_is_kept() -> None:
+    scheduler = Scheduler(make_capacity(), SchedulerConfig(records=0))
+    scheduler.add(make_request(1))
+    scheduler.plan(LANE, 0.0)
+    assert scheduler.records.latest() is None
+
+
+def test_further_choices_of_a_group_count_as_waiting_until_the_first_has_its_prompt() -> None:
+    scheduler = scheduler_with(*(make_request(i, STANDARD, 20, group=1) for i in (1, 2, 3)))
+    plan = scheduler.plan(LANE, 0.0)
+    assert [c.request for c in plan.chunks] == [1]
+    counts = scheduler.snapshot().classes[STANDARD]
+    assert (counts.running, counts.waiting) == (1, 2)
+    commit(scheduler, plan, result_of(plan))
+    assert [c.request for c in scheduler.plan(LANE, 0.1).chunks] == [1, 2, 3]
+
+
+def test_an_end_that_falls_due_on_a_step_in_flight_comes_with_its_commit() -> None:
+    """Another lane is planned meanwhile."""
+    scheduler = scheduler_with(make_request(1, STANDARD, 20), make_request(2, STANDARD, 20))
+    plan = scheduler.plan(Lane.PREFILL, 0.0)
+    scheduler.abort(RequestId(1))
+    other = scheduler.plan(Lane.DECODE, 0.0)
+    assert commit(scheduler, other, StepResult(other.step)).finished == ()
+    committed = commit(scheduler, plan, result_of(plan))
+    assert ends(committed) == [(1, FinishReason.ABORT, "")]
 
 
 def test_an_id_is_taken_while_its_request_lives() -> None:

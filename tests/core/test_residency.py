@@ -116,6 +116,32 @@ def test_growth_at_any_cost_takes_no_more_than_it_needs() -> None:
     assert residency.preempted == {junior, middle}
 
 
+def test_growth_at_any_cost_takes_as_many_as_it_needs() -> None:
+    world = world_of(kv_blocks=3)
+    senior, middle, junior = three_that_fill_the_pool(world)
+    for sequence in (middle, junior):
+        world.promote(sequence)
+    residency = Residency(world, Lane.UNIFIED, now=1.0)
+    world.promote(senior)
+    assert residency.grow_at_any_cost(senior, 48)
+    assert [e.request for e in residency.notes.evicted] == [3, 2]
+
+
+def test_victims_in_flight_elsewhere_are_wanted_and_taken_when_they_land() -> None:
+    """Of two in flight on the decode lane, the one whose blocks are needed is not planned again."""
+    world = world_of(kv_blocks=6, host_blocks=0)
+    held = [decoding(world, make_request(i, BATCH, 40)) for i in (1, 2)]
+    for sequence in held:
+        sequence.in_flight = True
+    newcomer = waiting(world, make_request(9, REALTIME, 40))
+    assert not Residency(world, Lane.PREFILL, now=1.0).try_enter(newcomer)
+    assert [s.wanted_by for s in held] == [None, Lane.PREFILL]
+    held[1].in_flight = False
+    residency = Residency(world, Lane.PREFILL, now=2.0)
+    assert residency.try_enter(newcomer)
+    assert residency.preempted == {held[1]}
+
+
 def test_the_seat_of_a_victim_is_its_displacers() -> None:
     """A promoted request waits for the next seat that comes free; displacing frees none."""
     world = world_of(kv_blocks=6, max_seqs=2)

@@ -1,0 +1,168 @@
+"""Who enters under each policy, decided by hand."""
+
+from headway.core.admission import admission_for, rank_of
+from headway.core.config import SchedulerConfig
+from headway.core.residency import Residency
+from headway.core.sequence import Sequence
+from headway.core.types import FinishReason, Lane, RequestId, ServiceClass, State
+from headway.core.world import World
+from headway.testing import make_request
+from tests.core.helpers import assert_oracle, simulate, trace
+from tests.core.worlds import decoding, waiting, world_of
+
+REALTIME, STANDARD, BATCH = ServiceClass
+
+
+def test_classes_have_weights_and_names() -> None:
+    assert [c.weight for c in ServiceClass] == [10.0, 1.0, 0.1]
+    assert [c.label for c in ServiceClass] == ["realtime", "standard", "batch"]
+
+
+def test_policies_that_ignore_classes_rank_all_alike() -> None:
+    for policy in ("fcfs", "static"):
+        assert {rank_of(policy, c) for c in ServiceClass} == {STANDARD}
+    for policy in ("tiered", "weighted"):
+        assert [rank_of(policy, c) for c in ServiceClass] == list(ServiceClass)
+
+
+def under(policy: str, kv_blocks: int = 8, max_seqs: int = 8) -> World:
+    return world_of(kv_blocks, max_seqs=max_seqs, config=SchedulerConfig(policy=policy))
+
+
+def admit(world: World, now: float = 1.0) -> Residency:
+    """What a plan does to residency, all ranks in order."""
+    residency = Residency(world, Lane.UNIFIED, now)
+    admission = admission_for(world, residency, now)
+    admission.prepare()
+    for rank in ServiceClass:
+        admission.admit(rank)
+    return residency
+
+
+def entered(residency: Residency) -> set[int]:
+    return {s.id for s in residency.entered}
+
+
+def fresh(world: World, *prompts: int, rank: ServiceClass = STANDARD) -> list[Sequence]:
+    """Waiting requests with ids from 11 on."""
+    return [waiting(world, make_request(11 + i, rank, n)) for i, n in enumerate(prompts)]
+
+
+def test_fcfs_waits_for_the_oldest() -> None:
+    world = under("fcfs")
+    decoding(world, make_request(1, STANDARD, 40, 8))
+    fresh(world, 20, 100, 15)
+    assert entered(admit(world)) == {11}, "12 does not fit, and 13 does not pass it"
+
+
+def test_fcfs_resumes_before_it_admits() -> None:
+    world = under("fcfs")
+    first, second = (decoding(world, make_request(i, STANDARD, 60, 8)) for i in (1, 2))
+    residency = Residency(world, Lane.UNIFIED, 1.0)
+    residency.preempt(second, first)
+    residency.preempt(first, second)
+    blocker = decoding(world, make_request(3, STANDARD, 70, 2))
+    fresh(world, 15)
+    assert entered(admit(world)) == set(), "who was preempted does not fit, so nobody enters"
+    world.leave(blocker, FinishReason.ABORT)
+    assert 1 in entered(admit(world))
+
+
+def test_static_reserves_to_the_end_and_admits_in_batches() -> None:
+    """Requests of 15 + 33 tokens take three blocks each though one would do for now."""
+    simulation = simulate(kv_blocks=8, config=SchedulerConfig(policy="static"))
+    for i in range(1, 5):
+        simulation.add(make_request(i, ServiceClass(i % 3), 15, 33))
+    simulation.run()
+    starts = [trace(simulation, i).admitted_step for i in range(1, 5)]
+    assert starts[0] == starts[1] == 0
+    ends = [trace(simulation, i).token_steps[-1] for i in range(1, 5)]
+    assert starts[2] == starts[3] == max(ends[:2]) + 1
+    assert not any(t.preempted for t in simulation.traces.values())
+    assert_oracle(simulation)
+
+
+def test_weighted_takes_most_weight_for_the_blocks() -> None:
+    """Realtime's 10 for five blocks against 1 each for two standard requests of three."""
+    world = under("weighted", kv_blocks=6)
+    low = [decoding(world, make_request(i, STANDARD, 33, 8)) for i in (1, 2)]
+    waiting(world, make_request(11, REALTIME, 70))
+    residency = admit(world)
+    assert entered(residency) == {11}
+    assert residency.preempted == set(low)
+
+
+def test_weighted_displaces_nobody_for_an_equal() -> None:
+    world = under("weighted", kv_blocks=3)
+    resident = decoding(world, make_request(1, STANDARD, 40, 8))
+    fresh(world, 40)
+    residency = admit(world)
+    assert not residency.preempted
+    assert entered(residency) == set()
+    assert resident.state is State.RUNNING
+
+
+def test_weighted_may_give_up_one_for_many_of_a_lower_class() -> None:
+    """Eq. 1 to the letter: eleven and more standard requests outweigh a realtime one."""
+    world = under("weighted", kv_blocks=12, max_seqs=16)
+    realtime = decoding(world, make_request(1, REALTIME, 180, 8))
+    fresh(world, *[10] * 12)
+    residency = admit(world)
+    assert residency.preempted == {realtime}
+    assert entered(residency) == set(range(11, 23))
+
+
+def test_weighted_leaves_those_in_flight_alone() -> None:
+    world = under("weighted", kv_blocks=3)
+    resident = decoding(world, make_request(1, BATCH, 40, 8))
+    resident.in_flight = True
+    waiting(world, make_request(11, REALTIME, 40))
+    residency = admit(world)
+    assert not residency.preempted
+    assert entered(residency) == set()
+
+
+def test_weighted_gives_up_a_resident_when_all_of_them_grow_beyond_the_pool() -> None:
+    world = under("weighted", kv_blocks=3)
+    members = [decoding(world, make_request(i, BATCH, 15, 8), 2) for i in (1, 2, 3)]
+    residency = admit(world)
+    assert len(residency.preempted) == 2
+    assert members[0].state is State.RUNNING
+
+
+def test_weighted_counts_shared_blocks_in_parts() -> None:
+    """Three hold the same two blocks and one each. Two thirds and one count as two blocks for each
+    of them, so that a seventh is left; counted in full they would be nine."""
+    world = under("weighted", kv_blocks=7)
+    prompt = tuple(range(32))
+    members = [decoding(world, make_request(i, STANDARD, (*prompt, i))) for i in (1, 2, 3)]
+    assert world.device.counts().used == 5
+    fresh(world, 10)
+    residency = admit(world)
+    assert entered(residency) == {11}
+    assert all(s.state is State.RUNNING for s in members)
+
+
+def test_tiered_seats_residents_before_it_admits() -> None:
+    world = under("tiered", max_seqs=2)
+    decoding(world, make_request(1, REALTIME, 20))
+    unseated = decoding(world, make_request(2, STANDARD, 20))
+    unseated.seated = False
+    fresh(world, 20)
+    assert entered(admit(world)) == set()
+    assert unseated.seated
+
+
+def test_tiered_packs_in_only_who_delays_nobody() -> None:
+    """Request 11 has waited too long to be passed. Blocks for it come free when request 1 ends,
+    20 tokens from now: a shorter answer may go ahead, and one that is small enough then."""
+    config = SchedulerConfig(pass_s=1.0)
+    for now, max_tokens, expected in ((0.5, 60, {12}), (2.0, 10, {12}), (2.0, 60, set())):
+        world = world_of(8, config=config)
+        decoding(world, make_request(1, STANDARD, 70, 21))
+        waiting(world, make_request(11, STANDARD, 120, 4))
+        waiting(world, make_request(12, STANDARD, 15, max_tokens))
+        residency = admit(world, now)
+        assert entered(residency) == expected
+        reasons = {left.request: left.reason for left in residency.notes.passed_over(set())}
+        assert (reasons.get(RequestId(12)) is not None) == (not expected)
