@@ -2,11 +2,12 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from headway.core.invariants import check
 from headway.core.lane_models import StepModels
 from headway.core.outlook import Demand
-from headway.core.plan import StepFailure, StepPlan, StepResult
+from headway.core.plan import Executor, Masks, StepFailure, StepHandle, StepPlan, StepResult
 from headway.core.request import Committed, Request
 from headway.core.scheduler import Scheduler
 from headway.core.types import Arrangement, Lane, ServiceClass
@@ -14,7 +15,23 @@ from headway.errors import ExecutorError
 from headway.testing.clock import ManualClock
 from headway.testing.driver import DriveOptions, Judge, Simulation, no_verdicts
 from headway.testing.rules import PlanFaultError
-from headway.testing.scripted import ScriptedExecutor, ScriptedHandle
+
+
+class TimedHandle(StepHandle, Protocol):
+    """A step whose end is known; `result` moves the clock there."""
+
+    @property
+    def end_s(self) -> float:
+        """When it ends, unless it is interrupted."""
+        ...
+
+
+class TimedExecutor(Executor, Protocol):
+    """An executor over virtual time, such as `ScriptedExecutor`."""
+
+    def submit(self, plan: StepPlan, masks: Masks) -> TimedHandle:
+        """See `core.plan.Executor`."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +39,7 @@ class LaneFlight:
     """A step in flight on its lane."""
 
     plan: StepPlan
-    handle: ScriptedHandle
+    handle: TimedHandle
 
 
 class LaneSimulation(Simulation):
@@ -35,13 +52,14 @@ class LaneSimulation(Simulation):
     def __init__(
         self,
         scheduler: Scheduler,
-        executor: ScriptedExecutor,
+        executor: TimedExecutor,
         clock: ManualClock,
         judge: Judge = no_verdicts,
         options: DriveOptions | None = None,
     ) -> None:
         """As `Simulation`; the scheduler says which lanes there are."""
         super().__init__(scheduler, executor, clock, judge, options)
+        self._timed = executor
         self.arrangements: list[tuple[float, Arrangement]] = []
         self._flights: dict[Lane, LaneFlight] = {}
 
@@ -76,12 +94,11 @@ class LaneSimulation(Simulation):
             return self._commit(plan, StepResult(plan.step))
         self.plans.append(plan)
         try:
-            handle = self.executor.submit(plan, {})
+            handle = self._timed.submit(plan, {})
         except PlanFaultError:
             raise
         except ExecutorError as error:
             return self._commit(plan, StepFailure(plan.step, str(error)))
-        assert isinstance(handle, ScriptedHandle)
         self._flights[lane] = LaneFlight(plan, handle)
         return Committed()
 
