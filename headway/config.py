@@ -33,8 +33,8 @@ class ServeConfig:
     def __post_init__(self) -> None:
         if not 0 <= self.port <= 65535:
             raise ConfigError(f"--port is between 0 and 65535, not {self.port}")
-        if self.drain_s < 0:
-            raise ConfigError("--drain-timeout is not negative")
+        if not self.drain_s >= 0:  # NaN too
+            raise ConfigError("--drain-timeout is a number of seconds, from 0")
         if self.api_key is not None and not self.api_key.strip():
             raise ConfigError(f"the API key is empty; unset {API_KEY_VARIABLE} to have none")
         if self.served_name is not None and not self.served_name.strip():

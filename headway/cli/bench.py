@@ -99,6 +99,7 @@ def _server(model: str | None, flags: tuple[str, ...]) -> Iterator[str]:
     """A server in a process of its own; its URL. Raises BenchError if it doesn't start."""
     command = [sys.executable, "-m", "headway", "serve", *([model] if model else [])]
     command += ["--port", "0", "--served-model-name", "bench", "--no-batches", *flags]
+    command += ["--log-level", "error"]  # that it stops is no news
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         try:
             for line in process.stdout or ():

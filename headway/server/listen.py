@@ -13,6 +13,7 @@ from starlette.types import ASGIApp
 
 from headway.errors import ConfigError
 from headway.server.gate import Gate
+from headway.server.protocol import HeadLimit
 
 _LOG = logging.getLogger(__name__)
 
@@ -65,7 +66,7 @@ class Listener:
     def __init__(self, app: ASGIApp, gate: Gate, sock: socket.socket, drain_s: float) -> None:
         config = uvicorn.Config(
             app,
-            http="httptools",
+            http=HeadLimit,
             ws="none",
             lifespan="off",
             log_config=None,
@@ -109,7 +110,7 @@ class Listener:
         if self._stopping is None:
             if self._gate.inside:
                 _LOG.warning(
-                    "stopping; %d requests may go on for %g s, or until the next signal",
+                    "stopping; running requests (%d) may go on for %g s, or until the next signal",
                     self._gate.inside,
                     self._drain_s,
                 )

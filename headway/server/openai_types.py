@@ -25,6 +25,9 @@ IGNORED = frozenset(
 )
 """Fields that say who asks or what to keep, never what to answer."""
 
+MAX_MESSAGES = 16_384
+"""Most turns of a conversation; to check one takes long for its few bytes."""
+
 Neutral = tuple[object, ...]
 """Values of an unsupported field that ask for nothing."""
 
@@ -92,13 +95,21 @@ class TextPart(Body):
     text: str
 
 
+# Lists end at their first bad member: an error for each of a million would take a minute of the
+# event loop's time, and gigabytes.
+Strings = Annotated[list[str], Field(fail_fast=True)]
+Ids = Annotated[list[int], Field(fail_fast=True)]
+IdLists = Annotated[list[Ids], Field(fail_fast=True)]
+TextParts = Annotated[list[TextPart], Field(fail_fast=True)]
+
+
 class Message(Body):
     """One turn of a conversation. `developer` is OpenAI's newer word for `system`."""
 
     unsupported = _UNSUPPORTED_MESSAGE
 
     role: Literal["system", "developer", "user", "assistant"]
-    content: str | list[TextPart]
+    content: str | TextParts
     name: str | None = None
 
     @property
@@ -127,8 +138,8 @@ class GenerationBody(Body):
     presence_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
     frequency_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
     logit_bias: dict[str, Annotated[float, Field(ge=-100, le=100)]] | None = None
-    stop: str | Annotated[list[str], Field(max_length=16)] | None = None
-    stop_token_ids: list[int] | None = None
+    stop: str | Annotated[list[str], Field(max_length=16, fail_fast=True)] | None = None
+    stop_token_ids: Ids | None = None
     ignore_eos: bool | None = None
     n: Annotated[int, Field(ge=1, le=128)] | None = None
     seed: Annotated[int, Field(ge=-(2**63), lt=2**63)] | None = None
@@ -142,7 +153,7 @@ class ChatBody(GenerationBody):
 
     unsupported = _UNSUPPORTED_CHAT
 
-    messages: Annotated[list[Message], Field(min_length=1)]
+    messages: Annotated[list[Message], Field(min_length=1, max_length=MAX_MESSAGES, fail_fast=True)]
     max_completion_tokens: Annotated[int, Field(ge=1)] | None = None
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
@@ -153,6 +164,6 @@ class CompletionBody(GenerationBody):
 
     unsupported = _UNSUPPORTED_COMPLETION
 
-    prompt: str | list[str] | list[int] | list[list[int]]
+    prompt: str | Strings | Ids | IdLists
     logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
     best_of: int | None = None

@@ -44,7 +44,7 @@ def parse_json(kind: type[A], raw: bytes) -> A:
     try:
         body = kind.model_validate_json(raw)
     except ValidationError as error:
-        raise _explain(error.errors(include_url=False, include_context=False)) from None
+        raise _explain(error.errors(include_url=False)) from None
     body.check_extra()
     return body
 
@@ -78,6 +78,9 @@ def _explain(errors: list[ErrorDetails]) -> ApiError:
         return bad_request(f"{param!r} is missing.", param, "missing_field")
     if deepest["type"] == "too_short":
         return bad_request(f"{param!r} is empty.", param, "invalid_value")
+    if deepest["type"] == "too_long":
+        most = deepest["ctx"]["max_length"]
+        return bad_request(f"{param!r} holds more than {most:,}.", param, "invalid_value")
     reason = deepest["msg"].replace("Input should be", "must be")
     return bad_request(f"{param!r} {reason[0].lower()}{reason[1:]}.", param, "invalid_value")
 

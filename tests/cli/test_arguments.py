@@ -34,6 +34,7 @@ def status_of(arguments: list[str]) -> int:
         ("serve --itl-target nan", "milliseconds"),
         ("serve --ttft-target soon", "milliseconds"),
         ("serve --drain-timeout -1", "--drain-timeout"),
+        ("serve --drain-timeout nan", "--drain-timeout"),
         ("serve --default-class vip", "vip"),
         ("serve --api-key=", "API key is empty"),
         ("serve --served-model-name=", "--served-model-name"),
