@@ -82,6 +82,13 @@ def test_static_reserves_to_the_end_and_admits_in_batches() -> None:
     assert_oracle(simulation)
 
 
+def test_weighted_changes_nothing_while_nobody_waits_and_growth_fits() -> None:
+    world = under("weighted", kv_blocks=3)
+    decoding(world, make_request(1, STANDARD, 15, 8), 2)
+    residency = admit(world)
+    assert not residency.preempted and not residency.entered
+
+
 def test_weighted_takes_most_weight_for_the_blocks() -> None:
     """Realtime's 10 for five blocks against 1 each for two standard requests of three."""
     world = under("weighted", kv_blocks=6)

@@ -25,8 +25,16 @@ def machine() -> tuple[Scheduler, dict[State, Sequence]]:
     fresh = waiting(world, make_request(1, BATCH, 20))
     running, swapped = (decoding(world, make_request(i, BATCH, 40)) for i in (2, 3))
     world.preempt(swapped, PreemptKind.SWAP, Lane.UNIFIED)
+    world.hold(_child(world), fresh.id)
     check(scheduler)
     return scheduler, {State.WAITING: fresh, State.RUNNING: running, State.SWAPPED: swapped}
+
+
+def _child(world: World) -> Sequence:
+    """A further choice of request 1, in no queue."""
+    child = waiting(world, make_request(4, BATCH, 20, group=1))
+    world.queues[BATCH].remove(child)
+    return child
 
 
 def too_many_seats(world: World, requests: dict[State, Sequence]) -> None:
@@ -89,7 +97,7 @@ def leaked(world: World, requests: dict[State, Sequence]) -> None:
         (kv_lost, "request 3 .swapped. has lost"),
         (kv_while_it_waits, "request 1 .waiting. has KV"),
         (nothing_to_compute, "request 2 .running. has nothing left"),
-        (forgotten, "2 requests wait, 1 are queued and 0 held"),
+        (forgotten, "3 requests wait, 1 are queued and 1 held"),
         (held_for_nobody, "held for request 99"),
         (leaked, "reference counts"),
     ],

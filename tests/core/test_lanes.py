@@ -125,6 +125,15 @@ def test_prompts_are_due_while_some_wait_until_the_lane_finds_none_it_could_take
     assert not told.asked[-1].prompts_due
 
 
+def test_who_has_no_seat_asks_for_nothing() -> None:
+    scheduler, told = machine(max_seqs=1)
+    for request, rank in ((1, ServiceClass.BATCH), (2, ServiceClass.REALTIME)):
+        scheduler.add(make_request(request, rank, 16, max_tokens=100))
+        finish(scheduler, scheduler.plan(Lane.PREFILL, 0.0))
+    scheduler.due(0.0)
+    assert [told.asked[-1].classes[c].rows for c in ServiceClass] == [1, 0, 0]
+
+
 def test_a_lane_never_run_is_expected_to_take_what_its_units_suggest() -> None:
     models = StepModels(4)
     load = StepLoad(decode_rows=8)

@@ -204,6 +204,15 @@ def test_further_choices_of_a_group_count_as_waiting_until_the_first_has_its_pro
     assert [c.request for c in scheduler.plan(LANE, 0.1).chunks] == [1, 2, 3]
 
 
+def test_a_choice_may_end_before_the_first_has_its_prompt() -> None:
+    scheduler = scheduler_with(*(make_request(i, STANDARD, 20, group=1) for i in (1, 2, 3)))
+    plan = scheduler.plan(LANE, 0.0)
+    scheduler.abort(RequestId(2))
+    committed = commit(scheduler, plan, result_of(plan))
+    assert ends(committed) == [(2, FinishReason.ABORT, "")]
+    assert [c.request for c in scheduler.plan(LANE, 0.1).chunks] == [1, 3]
+
+
 def test_an_end_that_falls_due_on_a_step_in_flight_comes_with_its_commit() -> None:
     """Another lane is planned meanwhile."""
     scheduler = scheduler_with(make_request(1, STANDARD, 20), make_request(2, STANDARD, 20))

@@ -1,9 +1,11 @@
 """The record of a plan names everyone and the reason."""
 
+from headway.core.record import Notes
 from headway.core.scheduler import Scheduler
-from headway.core.types import PreemptKind, ServiceClass
+from headway.core.types import Lane, PreemptKind, ServiceClass
 from headway.testing import LinearDuration, make_request
 from tests.core.helpers import simulate
+from tests.core.worlds import decoding, world_of
 
 REALTIME, STANDARD, BATCH = ServiceClass
 
@@ -29,6 +31,22 @@ def test_a_displacement_is_explained() -> None:
     assert {left.reason for left in record.paused} <= {"realtime waits or prefills"}
     assert waiting is not None
     assert waiting.limit_s == float("inf")
+
+
+def test_the_reasons_of_those_who_pause() -> None:
+    notes = Notes()
+    world = world_of()
+    members = [decoding(world, make_request(i, BATCH, 20)) for i in (1, 2, 3, 4)]
+    members[0].seated = False
+    members[1].wanted_by = Lane.PREFILL
+    notes.paused(members[2], "has no block")
+    reasons = [(left.request, left.reason) for left in notes.left_out(members, "was full")]
+    assert reasons == [
+        (1, "gave its seat to a higher class"),
+        (2, "is about to be displaced"),
+        (3, "has no block"),
+        (4, "was full"),
+    ]
 
 
 def test_who_does_not_fit_is_named_with_figures() -> None:

@@ -142,6 +142,28 @@ def test_victims_in_flight_elsewhere_are_wanted_and_taken_when_they_land() -> No
     assert residency.preempted == {held[1]}
 
 
+def test_without_a_seat_nobody_enters_however_many_blocks_are_free() -> None:
+    world = world_of(max_seqs=1)
+    decoding(world, make_request(1, STANDARD, 20))
+    newcomer = waiting(world, make_request(2, STANDARD, 20))
+    residency = Residency(world, Lane.UNIFIED, now=1.0)
+    assert not residency.try_enter(newcomer)
+    assert not residency.enter_if_free(newcomer)
+    passed = residency.notes.passed_over(set())
+    assert [left.request for left in passed] == [2]
+    assert passed[0].reason.endswith("0 seats free")
+
+
+def test_only_victims_in_flight_are_wanted() -> None:
+    """Request 2 can be taken at any time, once those in flight have landed."""
+    world = world_of(kv_blocks=6, host_blocks=0)
+    flying, idle = (decoding(world, make_request(i, BATCH, 40)) for i in (1, 2))
+    flying.in_flight = True
+    newcomer = waiting(world, make_request(9, REALTIME, 90))
+    assert not Residency(world, Lane.PREFILL, now=1.0).try_enter(newcomer)
+    assert (flying.wanted_by, idle.wanted_by) == (Lane.PREFILL, None)
+
+
 def test_the_seat_of_a_victim_is_its_displacers() -> None:
     """A promoted request waits for the next seat that comes free; displacing frees none."""
     world = world_of(kv_blocks=6, max_seqs=2)

@@ -75,6 +75,28 @@ def test_floor_credit_goes_to_whom_it_can_serve() -> None:
     assert computing(stepping) == {3: 1, 1: 1}
 
 
+def test_floor_credit_passes_by_a_chunk_that_the_step_has_no_tokens_for() -> None:
+    world = world_of(config=SchedulerConfig(targets=Targets(1e-6, 1e-6)), max_step_tokens=10)
+    world.realtime_seen_s = 1.0
+    decoding(world, make_request(1, BATCH, 100)).computed = 0
+    decoding(world, make_request(2, BATCH, 20))
+    stepping = stepping_for(world, credit_tokens=100)
+    stepping.floor()
+    assert computing(stepping) == {2: 1}
+
+
+def test_floor_credit_is_saved_up_for_a_chunk() -> None:
+    world = under_targets(kv_blocks=16)
+    decoding(world, make_request(1, BATCH, 100)).computed = 0
+    decoding(world, make_request(2, BATCH, 20)).last_step = 0
+    for saved, expected in ((0, {}), (16, {1: 16})):
+        credit = FloorCredit(share=0.01, most_tokens=100)
+        credit.settle(saved * 100, 0)
+        stepping = Stepping(world, Residency(world, Lane.UNIFIED, 1.0), credit, now=1.0)
+        stepping.floor()
+        assert computing(stepping) == expected
+
+
 def test_targets_alone_leave_nobody_out_for_ever() -> None:
     """Realtime is remembered for half a minute: its target leaves room for no row, and no floor is
     kept; with nobody else about, the most senior goes on."""

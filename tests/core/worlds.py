@@ -14,9 +14,12 @@ def world_of(
     host_blocks: int = 16,
     max_seqs: int = 8,
     config: SchedulerConfig | None = None,
+    max_step_tokens: int = 256,
 ) -> World:
     """An empty world with blocks of 16 tokens."""
-    capacity = make_capacity(kv_blocks=kv_blocks, host_blocks=host_blocks, max_seqs=max_seqs)
+    capacity = make_capacity(
+        kv_blocks, host_blocks, max_seqs=max_seqs, max_step_tokens=max_step_tokens
+    )
     return World(capacity, config or SchedulerConfig())
 
 
