@@ -205,11 +205,13 @@ def test_further_choices_of_a_group_count_as_waiting_until_the_first_has_its_pro
 
 
 def test_a_choice_may_end_before_the_first_has_its_prompt() -> None:
-    scheduler = scheduler_with(*(make_request(i, STANDARD, 20, group=1) for i in (1, 2, 3)))
+    """Which takes two steps of 256 tokens."""
+    scheduler = scheduler_with(*(make_request(i, STANDARD, 300, group=1) for i in (1, 2, 3)))
     plan = scheduler.plan(LANE, 0.0)
     scheduler.abort(RequestId(2))
     committed = commit(scheduler, plan, result_of(plan))
     assert ends(committed) == [(2, FinishReason.ABORT, "")]
+    commit(scheduler, plan := scheduler.plan(LANE, 0.1), result_of(plan))
     assert [c.request for c in scheduler.plan(LANE, 0.1).chunks] == [1, 3]
 
 
