@@ -9,11 +9,25 @@ from typing import Literal, TextIO
 from headway.cli.loading import engine_options, load
 from headway.errors import ConfigError
 from headway.llm import LLM, SamplingParams
-from headway.runfile import Defaults, run_lines
+from headway.runfile import Defaults, Summary, run_lines
 
 
 def run(settings: argparse.Namespace) -> int:
-    """Answer a file of prompts; 1 if a line failed. Raises ConfigError, ModelError."""
+    """Answer a file of prompts; 1 if a line failed. Raises ConfigError (also for a full disk),
+    ModelError."""
+    try:
+        summary = _answer(settings)
+    except OSError as error:
+        raise ConfigError(f"{settings.output}: {error.strerror or error}") from error
+    print(
+        f"headway: {summary.answered:,} answered, {summary.failed:,} failed, "
+        f"{summary.generated_tokens:,} tokens",
+        file=sys.stderr,
+    )
+    return 1 if summary.failed else 0
+
+
+def _answer(settings: argparse.Namespace) -> Summary:
     options = engine_options(settings)
     params = SamplingParams(
         max_tokens=settings.max_tokens, temperature=settings.temperature, seed=settings.seed
@@ -21,17 +35,12 @@ def run(settings: argparse.Namespace) -> int:
     with ExitStack() as stack:
         source = _opened(stack, settings.prompts, "r", sys.stdin)
         total = _count_lines(source)
+        _check_apart(settings.prompts, settings.output)
         sink = _opened(stack, settings.output, "w", sys.stdout)
         loaded = load(settings.model, options)
         llm = LLM.around(loaded.engine, loaded.model.tokenizer, loaded.model.chat_template)
         stack.enter_context(llm)
-        summary = run_lines(llm, source, sink, Defaults(params, settings.service_tier), total)
-    print(
-        f"headway: {summary.answered:,} answered, {summary.failed:,} failed, "
-        f"{summary.generated_tokens:,} tokens",
-        file=sys.stderr,
-    )
-    return 1 if summary.failed else 0
+        return run_lines(llm, source, sink, Defaults(params, settings.service_tier), total)
 
 
 def _opened(stack: ExitStack, name: str, mode: Literal["r", "w"], standard: TextIO) -> TextIO:
@@ -42,6 +51,13 @@ def _opened(stack: ExitStack, name: str, mode: Literal["r", "w"], standard: Text
         return stack.enter_context(Path(name).open(mode, encoding="utf-8"))
     except OSError as error:
         raise ConfigError(f"{name}: {error.strerror}") from error
+
+
+def _check_apart(prompts: str, output: str) -> None:
+    """Raises ConfigError where opening the output would empty the prompts' file."""
+    source, sink = Path(prompts), Path(output)
+    if "-" not in (prompts, output) and sink.is_file() and sink.samefile(source):
+        raise ConfigError(f"{output}: the answers would overwrite the prompts")
 
 
 def _count_lines(source: TextIO) -> int | None:

@@ -24,6 +24,10 @@ from headway.models.types import ModelConfig, TensorType, Weights
 BLOCK_TOKENS = 16
 """Tokens of a KV block; the kernels are written for it."""
 
+_COUNTED = ("kv_blocks", "max_seqs", "max_step_tokens", "max_model_len")
+_LARGEST = 2**31 - 1
+"""Sizes are 32-bit integers on the C++ side."""
+
 _SIGNAL_SLICE_S = 0.5  # how long a wait may keep Python from handling a signal
 
 
@@ -52,11 +56,14 @@ class NativeOptions:
     def __post_init__(self) -> None:
         if self.block_size != BLOCK_TOKENS:
             raise ConfigError(f"block size must be {BLOCK_TOKENS} on the CPU")
-        for name in ("kv_blocks", "max_seqs", "max_step_tokens", "max_model_len"):
+        for name in _COUNTED:
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name} must be at least 1")
         if self.host_blocks < 0 or self.threads < 0:
             raise ConfigError("host_blocks and threads must be at least 0")
+        for name in (*_COUNTED, "host_blocks", "threads"):
+            if getattr(self, name) > _LARGEST:
+                raise ConfigError(f"{name} must be at most {_LARGEST:,}")
 
 
 class NativeExecutor:
@@ -171,7 +178,12 @@ def _build(weights: Weights, capacity: Capacity, isa: str) -> _native.Executor:
             matrices[name] = (kind, tensor.rows, tensor.cols, np.ascontiguousarray(tensor.data))
     try:
         return _native.Executor(_shape(weights), matrices, vectors, native_options)
-    except (ValueError, MemoryError) as error:
+    except MemoryError as error:
+        raise ConfigError(
+            f"{capacity.kv_blocks:,} KV blocks and {capacity.host_blocks:,} host blocks are more "
+            "than this machine's memory holds"
+        ) from error
+    except ValueError as error:
         raise ModelError(f"the model can't be run on the CPU: {error}") from error
 
 

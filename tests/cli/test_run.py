@@ -42,3 +42,34 @@ def test_a_file_that_is_no_text_takes_one_line(
     out, err = capsys.readouterr()
     assert (out, err.count("\n")) == ("", 1)
     assert "UTF-8" in err
+
+
+def test_answers_never_overwrite_the_prompts(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    prompts, link = tmp_path / "prompts.jsonl", tmp_path / "link.jsonl"
+    prompts.write_text('"hello"\n')
+    link.symlink_to(prompts)
+    assert main(["run", str(prompts), "-o", str(link)]) == 2
+    assert prompts.read_text() == '"hello"\n'
+    assert "overwrite" in capsys.readouterr().err
+
+
+def test_a_full_disk_takes_one_line(
+    model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    prompts = tmp_path / "prompts.jsonl"
+    prompts.write_text('{"prompt": "hello", "max_tokens": 1}\n')
+    assert main(["run", str(prompts), "-o", "/dev/full", "--model", model]) == 2
+    assert capsys.readouterr().err.splitlines()[-1].startswith("headway: /dev/full: No space")
+
+
+@pytest.mark.parametrize("flag", ["--kv-blocks", "--host-blocks", "--max-seqs"])
+def test_sizes_beyond_all_measure_take_one_line(
+    model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], flag: str
+) -> None:
+    prompts = tmp_path / "prompts.jsonl"
+    prompts.write_text('"hello"\n')
+    flags = [flag, "9" * 20, "--max-step-tokens", "512"]
+    assert main(["run", str(prompts), "-o", "-", "--model", model, *flags]) == 2
+    assert "at most 2,147,483,647" in capsys.readouterr().err
