@@ -32,7 +32,7 @@ check: $(VENV)/.headway $(VENV)/.dev  ## lint, format, types, imports
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-bench: $(VENV)/.headway $(VENV)/.dev  ## tokens/s on this machine
+bench: $(VENV)/.headway  ## tokens/s on this machine
 	@$(BIN)/headway bench $(ARGS)
 
 kills: $(VENV)/.headway $(VENV)/.dev  ## batch jobs under SIGKILL, 200 times (some minutes)

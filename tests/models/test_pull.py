@@ -114,7 +114,7 @@ def test_a_download_that_stays_broken_is_an_error_and_leaves_nothing(
     index: _Index, cache: Path
 ) -> None:
     index.damaged_times = 9
-    with pytest.raises(DownloadError, match="SHA-256"):
+    with pytest.raises(DownloadError, match=r"SHA-256.*`headway pull \S+ --from FILE`"):
         pull(index.release, cache, report=lambda line: None, fetch=index.fetch)
     assert len(index.calls) == 3
     assert _only(cache) == []
@@ -188,6 +188,16 @@ def _script(path: Path, text: str) -> str:
     path.write_text(f"#!/bin/sh\n{text}\n")
     path.chmod(0o755)
     return str(path)
+
+
+def test_the_reason_of_a_crash_of_pip_is_its_last_line(
+    index: _Index, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    crash = "echo 'ERROR: Exception:' >&2; echo 'OSError: no space left' >&2; exit 2"
+    pip = _script(tmp_path / "python3", f'[ "$3" = --version ] && exit 0; {crash}')
+    monkeypatch.setattr(sys, "executable", pip)
+    with pytest.raises(DownloadError, match="pip: OSError: no space left"):
+        fetch_with_pip(index.release, cache, False)
 
 
 def test_without_pip_the_file_to_fetch_is_named(
