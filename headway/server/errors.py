@@ -51,7 +51,7 @@ class ApiError(Exception):
         return json.dumps({"error": error}, ensure_ascii=False).encode("utf-8", "replace")
 
 
-def bad_request(message: str, param: str = "", code: str = "") -> ApiError:
+def bad_request(message: str, param: str = "", code: str = "invalid_value") -> ApiError:
     """A request that can't be served as written."""
     return ApiError(400, message, param=param, code=code)
 

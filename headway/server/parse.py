@@ -72,17 +72,17 @@ def _explain(errors: list[ErrorDetails]) -> ApiError:
     for depth, field in enumerate(path):
         if field in _EXPECTED and len(path) - depth <= 2:
             param = _dotted(path[: depth + 1])
-            return bad_request(f"{param!r} {_EXPECTED[field]}.", param, "invalid_value")
+            return bad_request(f"{param!r} {_EXPECTED[field]}.", param)
     param = _dotted(path)
     if deepest["type"] == "missing":
         return bad_request(f"{param!r} is missing.", param, "missing_field")
     if deepest["type"] == "too_short":
-        return bad_request(f"{param!r} is empty.", param, "invalid_value")
+        return bad_request(f"{param!r} is empty.", param)
     if deepest["type"] == "too_long":
         most = deepest["ctx"]["max_length"]
-        return bad_request(f"{param!r} holds more than {most:,}.", param, "invalid_value")
+        return bad_request(f"{param!r} holds more than {most:,}.", param)
     reason = deepest["msg"].replace("Input should be", "must be")
-    return bad_request(f"{param!r} {reason[0].lower()}{reason[1:]}.", param, "invalid_value")
+    return bad_request(f"{param!r} {reason[0].lower()}{reason[1:]}.", param)
 
 
 def _dotted(path: Sequence[int | str]) -> str:

@@ -33,7 +33,7 @@ def refused(answer: httpx.Response) -> str:
     assert answer.status_code == 400, answer.text
     error = answer.json()["error"]
     assert set(error) == {"message", "type", "param", "code"}
-    assert error["type"] == "invalid_request_error"
+    assert error["type"] == "invalid_request_error" and error["code"]
     assert error["message"]
     return str(error["param"])
 
