@@ -36,10 +36,11 @@ def _answer(settings: argparse.Namespace) -> Summary:
         source = _opened(stack, settings.prompts, "r", sys.stdin)
         total = _count_lines(source)
         _check_apart(settings.prompts, settings.output)
-        sink = _opened(stack, settings.output, "w", sys.stdout)
         loaded = load(settings.model, options)
         llm = LLM.around(loaded.engine, loaded.model.tokenizer, loaded.model.chat_template)
         stack.enter_context(llm)
+        # Last, since it empties the file: a mistyped model must not cost yesterday's answers.
+        sink = _opened(stack, settings.output, "w", sys.stdout)
         return run_lines(llm, source, sink, Defaults(params, settings.service_tier), total)
 
 

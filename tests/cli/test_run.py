@@ -55,6 +55,17 @@ def test_answers_never_overwrite_the_prompts(
     assert "overwrite" in capsys.readouterr().err
 
 
+def test_a_mistyped_model_leaves_yesterdays_answers_alone(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    prompts, answers = tmp_path / "prompts.jsonl", tmp_path / "answers.jsonl"
+    prompts.write_text('"hello"\n')
+    answers.write_text("yesterday's")
+    assert main(["run", str(prompts), "-o", str(answers), "--model", "nothing.gguf"]) == 2
+    assert answers.read_text() == "yesterday's"
+    assert capsys.readouterr().err.count("\n") == 1
+
+
 def test_a_full_disk_takes_one_line(
     model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
