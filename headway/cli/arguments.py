@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 from headway.cli.batch_arguments import add_batch
+from headway.cli.numbers import count, gigabytes, milliseconds, natural
 from headway.cli.simulate_arguments import add_simulate
 
 
@@ -75,7 +76,7 @@ def _add_serve(parser: argparse.ArgumentParser) -> None:
         "--data-dir", metavar="DIR", help="where they are kept; default: $XDG_DATA_HOME/headway"
     )
     jobs.add_argument(
-        "--data-quota", type=_gigabytes, default=20e9, metavar="GB", help="most bytes of files"
+        "--data-quota", type=gigabytes, default=20e9, metavar="GB", help="most bytes of files"
     )
     jobs.add_argument("--no-batches", action="store_true", help="serve without /v1/batches")
     _add_engine(parser)
@@ -92,7 +93,7 @@ def _add_run(parser: argparse.ArgumentParser) -> None:
         help="service class of lines that don't say",
     )
     sampling = parser.add_argument_group("answers, where a line doesn't say")
-    sampling.add_argument("--max-tokens", type=_positive, default=256, metavar="N")
+    sampling.add_argument("--max-tokens", type=count, default=256, metavar="N")
     sampling.add_argument("--temperature", type=float, default=0.0, metavar="T")
     sampling.add_argument("--seed", type=int, metavar="N")
     _add_engine(parser)
@@ -125,7 +126,7 @@ def _add_bench(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--model", help="GGUF file, Hugging Face folder, or name")
     parser.add_argument(
         "--tries",
-        type=_positive,
+        type=count,
         default=100,
         metavar="N",
         help="of overtake; it sets sizes itself",
@@ -144,13 +145,13 @@ def _add_model(parser: argparse.ArgumentParser) -> None:
 
 def _add_engine(parser: argparse.ArgumentParser) -> None:
     memory = parser.add_argument_group("memory and steps; what isn't given fits the machine")
-    memory.add_argument("--kv-blocks", type=_positive, metavar="N", help="KV blocks in the pool")
-    memory.add_argument("--host-blocks", type=_natural, metavar="N", help="blocks to swap into")
-    memory.add_argument("--block-size", type=_positive, default=16, metavar="N", help="tokens")
-    memory.add_argument("--max-seqs", type=_positive, metavar="N", help="seats")
-    memory.add_argument("--max-step-tokens", type=_positive, metavar="N")
-    memory.add_argument("--max-model-len", type=_positive, metavar="N", help="prompt and answer")
-    memory.add_argument("--threads", type=_positive, metavar="N")
+    memory.add_argument("--kv-blocks", type=count, metavar="N", help="KV blocks in the pool")
+    memory.add_argument("--host-blocks", type=natural, metavar="N", help="blocks to swap into")
+    memory.add_argument("--block-size", type=count, default=16, metavar="N", help="tokens")
+    memory.add_argument("--max-seqs", type=count, metavar="N", help="seats")
+    memory.add_argument("--max-step-tokens", type=count, metavar="N")
+    memory.add_argument("--max-model-len", type=count, metavar="N", help="prompt and answer")
+    memory.add_argument("--threads", type=count, metavar="N")
     rules = parser.add_argument_group("scheduling")
     rules.add_argument("--policy", default="tiered")
     rules.add_argument(
@@ -159,43 +160,5 @@ def _add_engine(parser: argparse.ArgumentParser) -> None:
         default="auto",
         help="prefill and decode on the same cores, on cores of their own, or as it turns out best",
     )
-    rules.add_argument("--itl-target", type=_milliseconds, metavar="MS", help="realtime's ITL")
-    rules.add_argument("--ttft-target", type=_milliseconds, metavar="MS", help="realtime's TTFT")
-
-
-def _positive(text: str) -> int:
-    return _at_least(text, 1)
-
-
-def _natural(text: str) -> int:
-    return _at_least(text, 0)
-
-
-def _at_least(text: str, least: int) -> int:
-    try:
-        value = int(text)
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is no whole number") from None
-    if value < least:
-        raise argparse.ArgumentTypeError(f"{value} is less than {least}")
-    return value
-
-
-def _milliseconds(text: str) -> float:
-    """Seconds, from milliseconds."""
-    return _positive_number(text, "milliseconds") / 1000
-
-
-def _gigabytes(text: str) -> float:
-    """Bytes, from gigabytes."""
-    return _positive_number(text, "gigabytes") * 1e9
-
-
-def _positive_number(text: str, unit: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = 0.0
-    if not 0 < value < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text!r} is no positive number of {unit}")
-    return value
+    rules.add_argument("--itl-target", type=milliseconds, metavar="MS", help="realtime's ITL")
+    rules.add_argument("--ttft-target", type=milliseconds, metavar="MS", help="realtime's TTFT")

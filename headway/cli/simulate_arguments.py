@@ -4,6 +4,8 @@ import argparse
 from collections.abc import Callable
 from typing import TypeVar
 
+from headway.cli.numbers import count, natural, number, positive
+
 _T = TypeVar("_T")
 
 
@@ -16,10 +18,10 @@ def add_simulate(parser: argparse.ArgumentParser) -> None:
         metavar="FILE|poisson[:RATE]|gamma[:RATE[:CV]]",
         help="Azure's CSV, Mooncake's JSON lines, or synthetic; default: poisson",
     )
-    load.add_argument("--max-requests", type=_count, metavar="N", help="only the first N")
+    load.add_argument("--max-requests", type=count, metavar="N", help="only the first N")
     load.add_argument(
         "--rate-scale",
-        type=_several(_positive),
+        type=_several(positive),
         default=(1.0,),
         metavar="X[,X…]",
         help="arrivals this many times as fast",
@@ -32,7 +34,7 @@ def add_simulate(parser: argparse.ArgumentParser) -> None:
         help="a request's class is drawn with these; default: realtime=0.2,standard=0.5,batch=0.3",
     )
     load.add_argument(
-        "--backlog", type=_natural, default=0, metavar="N", help="batch requests always there"
+        "--backlog", type=natural, default=0, metavar="N", help="batch requests always there"
     )
     load.add_argument("--seed", type=int, default=0, metavar="N")
     machine = parser.add_argument_group("machine")
@@ -40,12 +42,12 @@ def add_simulate(parser: argparse.ArgumentParser) -> None:
         "--model", default="llama-3.1-8b", metavar="NAME|config.json", help="a known model's name"
     )
     machine.add_argument("--device", default="h100", metavar="h100|h200|a100|cpu")
-    machine.add_argument("--kv-blocks", type=_count, metavar="N", help="default: what fits")
-    machine.add_argument("--host-blocks", type=_natural, metavar="N", help="blocks to swap into")
-    machine.add_argument("--max-seqs", type=_several(_count), default=(256,), metavar="N[,N…]")
+    machine.add_argument("--kv-blocks", type=count, metavar="N", help="default: what fits")
+    machine.add_argument("--host-blocks", type=natural, metavar="N", help="blocks to swap into")
+    machine.add_argument("--max-seqs", type=_several(count), default=(256,), metavar="N[,N…]")
     machine.add_argument(
         "--max-step-tokens",
-        type=_several(_count),
+        type=_several(count),
         default=(8192,),
         metavar="N[,N…]",
         help="the chunk size, where no target bounds a step",
@@ -62,8 +64,8 @@ def add_simulate(parser: argparse.ArgumentParser) -> None:
         metavar="unified|auto|split[:SHARE][,…]",
         help="SHARE: of the units, always the prefill lane's; without it they move as need be",
     )
-    rules.add_argument("--itl-target", type=_positive, metavar="MS", help="realtime's ITL")
-    rules.add_argument("--ttft-target", type=_positive, metavar="MS", help="realtime's TTFT")
+    rules.add_argument("--itl-target", type=positive, metavar="MS", help="realtime's ITL")
+    rules.add_argument("--ttft-target", type=positive, metavar="MS", help="realtime's TTFT")
     out = parser.add_argument_group("answers")
     out.add_argument(
         "--objectives",
@@ -74,7 +76,7 @@ def add_simulate(parser: argparse.ArgumentParser) -> None:
     out.add_argument(
         "--slo", metavar="CLASS.ttft|itl=S[,…]", help="find the largest rate that meets these"
     )
-    out.add_argument("--jobs", type=_count, metavar="N", help="processes; default: the cores")
+    out.add_argument("--jobs", type=count, metavar="N", help="processes; default: the cores")
     out.add_argument("--json", metavar="OUT.json")
     out.add_argument("--plot", metavar="OUT.svg")
 
@@ -88,43 +90,11 @@ def _several(one: Callable[[str], _T]) -> Callable[[str], tuple[_T, ...]]:
     return parse
 
 
-def _count(text: str) -> int:
-    return _whole(text, 1)
-
-
-def _natural(text: str) -> int:
-    return _whole(text, 0)
-
-
-def _whole(text: str, least: int) -> int:
-    try:
-        value = int(text)
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is no whole number") from None
-    if value < least:
-        raise argparse.ArgumentTypeError(f"{value} is less than {least}")
-    return value
-
-
-def _positive(text: str) -> float:
-    value = _number(text)
-    if not 0 < value < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text!r} is not above 0")
-    return value
-
-
-def _number(text: str) -> float:
-    try:
-        return float(text)
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is no number") from None
-
-
 def _assignments(text: str) -> dict[str, float]:
     values = {}
     for part in text.split(","):
         name, equals, value = part.partition("=")
         if not equals:
             raise argparse.ArgumentTypeError(f"{part!r} is not NAME=NUMBER")
-        values[name.strip()] = _number(value)
+        values[name.strip()] = number(value)
     return values

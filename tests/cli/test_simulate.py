@@ -95,7 +95,7 @@ def test_targets_that_no_rate_meets(capsys: pytest.CaptureFixture[str]) -> None:
         (["--slo", "realtime.ttft=1", "--policy", "fcfs,tiered"], "one value each"),
         (["--lanes", "split:1"], "units left for both"),
         (["--lanes", "three"], "unified, auto or split"),
-        (["--rate-scale", "0"], "above 0"),
+        (["--rate-scale", "0"], "positive"),
         (["--max-seqs", "0"], "less than 1"),
         (["--max-step-tokens", "100"], "max step tokens"),
         (["--kv-blocks", "many"], "whole number"),
