@@ -1,15 +1,15 @@
 """Prefill and decode on the same cores or apart: decoding goes on while prompts arrive.
 
-    python bench/lanes.py MODEL.gguf [--rows 8,32] [--itl 20,40,80,250] [--rounds 3] [--seconds 8]
+    python bench/lanes.py MODEL.gguf [--rows 8,32] [--itl 20,40,80,250] [--rounds 1] [--seconds 8]
 
-So many realtime answers decode under an ITL target, and prompts of 512 random tokens (realtime too,
-one token of answer) come as soon as the one before the last has been answered: two at a time. Each
-round runs unified, split and auto lanes one after the other, in changing order. Prints a table in
-Markdown, the median over the rounds: prompt tokens per second, median and 90th percentile of TTFT,
-median and 99th percentile of ITL, and the share of the time that `auto` spent split.
+So many realtime answers decode under an ITL target, and prompts of 512 random tokens (of one token
+of answer) come as soon as the one before the last has been answered: two at a time. Each cell runs
+unified, split and auto lanes one after the other, in changing order. Prints a table in Markdown:
+prompt tokens per second, median TTFT, median and 99th percentile of ITL, and the share of the time
+that was split. Each run is looked at in windows of a second, and the fifth of them in which most
+tokens were computed counts: on a machine with neighbours, what there is when they leave it alone.
 
-`--classes realtime,batch` makes the prompts batch requests. `--chunk N` caps the tokens of a step:
-the best chunk size by hand is what a controller has to compare itself with.
+`--prompts batch` makes the prompts batch requests. `--chunk N` caps the tokens of a step.
 """
 
 import argparse
@@ -18,7 +18,7 @@ import statistics
 import threading
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from headway.assembly import EngineOptions, Sizes, build_engine, lane_mode
@@ -32,6 +32,8 @@ from headway.models.loader import LoadedModel, load_model
 PROMPT_TOKENS = 512
 OUTSTANDING = 2
 WARM_S = 3.0
+WINDOW_S = 1.0
+STRIDE_S = 0.25
 MODES = ("unified", "split", "auto")
 
 
@@ -46,32 +48,34 @@ class Cell:
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
-    """One run. Seconds, but for tokens per second and the share of time split."""
+class Window:
+    """A second of a run: prompt tokens computed, TTFTs of prompts and gaps between tokens."""
 
-    prompt_tokens_per_s: float
-    ttft_p50: float
-    ttft_p90: float
-    itl_p50: float
-    itl_p99: float
+    prompt_tokens: int
+    ttfts_s: tuple[float, ...]
+    gaps_s: tuple[float, ...]
     split: float
+
+    @property
+    def work(self) -> int:
+        """Tokens of both kinds."""
+        return self.prompt_tokens + len(self.gaps_s)
 
 
 @dataclass
 class Tape:
-    """An observer that writes down gaps between tokens while it is on."""
+    """An observer that writes down gaps between tokens, and when."""
 
-    prompts: ServiceClass
-    on: bool = False
-    gaps_s: list[float] = field(default_factory=list)
+    gaps: list[tuple[float, float]] = field(default_factory=list)
 
     def on_admitted(self, service_class: ServiceClass, queued_s: float) -> None:
         """Not of interest."""
 
     def on_tokens(self, service_class: ServiceClass, gaps_s: Sequence[float], first: bool) -> None:
         """Prompts have a first token only: what is left are the decoding rows."""
-        if self.on and not first:
-            self.gaps_s += gaps_s
+        if not first:
+            now_s = time.monotonic()
+            self.gaps += [(now_s, gap_s) for gap_s in gaps_s]
 
     def on_preempted(self, service_class: ServiceClass, kind: str) -> None:
         """Not of interest."""
@@ -87,16 +91,14 @@ def main() -> None:
     parser.add_argument("--rows", default="8,32")
     parser.add_argument("--itl", default="20,40,80,250", help="targets in milliseconds")
     parser.add_argument("--modes", default=",".join(MODES))
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--seconds", type=float, default=8.0)
     parser.add_argument("--chunk", type=int, default=512, help="most tokens of a step")
     parser.add_argument("--prompts", default="realtime", help="class of the prompts")
     options = parser.parse_args()
     model = load_model(Path(options.model))
     prompts = ServiceClass[options.prompts.upper()]
-    print(
-        "| decoding | ITL target | lanes | prompt tokens/s | TTFT p50, p90 | ITL p50, p99 | split |"
-    )
+    print("| decoding | ITL target | lanes | prompt tokens/s | TTFT p50 | ITL p50, p99 | split |")
     print("|---|---|---|---|---|---|---|")
     for rows in map(int, options.rows.split(",")):
         for itl_ms in map(float, options.itl.split(",")):
@@ -106,25 +108,29 @@ def main() -> None:
 
 def _measure_cell(model: LoadedModel, cell: Cell, options: argparse.Namespace) -> None:
     modes = options.modes.split(",")
-    runs: dict[str, list[Measured]] = {mode: [] for mode in modes}
+    runs: dict[str, list[Window]] = {mode: [] for mode in modes}
     for i in range(options.rounds):
         for mode in modes[i % len(modes) :] + modes[: i % len(modes)]:
-            runs[mode].append(_run(model, cell, mode, options.seconds))
+            runs[mode] += _run(model, cell, mode, options.seconds)
     for mode in modes:
-        m = _median(runs[mode])
+        windows = sorted(runs[mode], key=lambda w: w.work)[-max(len(runs[mode]) // 5, 1) :]
+        tokens_per_s = statistics.mean(w.prompt_tokens for w in windows) / WINDOW_S
+        ttfts = sorted(t for w in windows for t in w.ttfts_s) or [float("nan")]
+        gaps = sorted(g for w in windows for g in w.gaps_s) or [float("nan")]
+        itl_ms, tail_ms = gaps[len(gaps) // 2] * 1000, gaps[len(gaps) * 99 // 100] * 1000
         print(
-            f"| {cell.rows} | {cell.itl_s * 1000:.0f} ms | {mode} | {m.prompt_tokens_per_s:.0f} "
-            f"| {m.ttft_p50:.2f}, {m.ttft_p90:.2f} s "
-            f"| {m.itl_p50 * 1000:.1f}, {m.itl_p99 * 1000:.1f} ms | {m.split:.0%} |",
+            f"| {cell.rows} | {cell.itl_s * 1000:.0f} ms | {mode} | {tokens_per_s:.0f} "
+            f"| {ttfts[len(ttfts) // 2]:.2f} s | {itl_ms:.1f}, {tail_ms:.1f} ms "
+            f"| {statistics.mean(w.split for w in windows):.0%} |",
             flush=True,
         )
 
 
-def _run(model: LoadedModel, cell: Cell, mode: str, seconds: float) -> Measured:
+def _run(model: LoadedModel, cell: Cell, mode: str, seconds: float) -> list[Window]:
     # A TTFT target that leaves the ITL target to be the one that binds.
     targets = Targets(cell.itl_s, ttft_s=8 * cell.itl_s + 1)
     sizes = Sizes(max_seqs=cell.rows + OUTSTANDING, max_step_tokens=cell.step_tokens)
-    tape = Tape(cell.prompts)
+    tape = Tape()
     engine = build_engine(
         model, EngineOptions(sizes, targets=targets, lanes=lane_mode(mode)), [tape]
     )
@@ -135,7 +141,7 @@ def _run(model: LoadedModel, cell: Cell, mode: str, seconds: float) -> Measured:
         engine.stop()
 
 
-def _drive(engine: Engine, cell: Cell, tape: Tape, seconds: float) -> Measured:
+def _drive(engine: Engine, cell: Cell, tape: Tape, seconds: float) -> list[Window]:
     rng = random.Random(cell.rows)
     # An answer nobody holds on to is given up.
     answers = [
@@ -143,29 +149,38 @@ def _drive(engine: Engine, cell: Cell, tape: Tape, seconds: float) -> Measured:
     ]
     asking = Asking(engine, cell.prompts)
     time.sleep(WARM_S)
-    tape.on = True
-    start_s, split, looks = time.monotonic(), 0, 0
+    looks: list[tuple[float, int, bool]] = []
+    start_s, step = time.monotonic(), engine.snapshot().step
     while time.monotonic() - start_s < seconds:
-        time.sleep(0.02)
-        looks += 1
-        split += engine.snapshot().arrangement.split
-    tape.on = False
-    end_s = time.monotonic()
+        time.sleep(0.01)
+        now = engine.snapshot()
+        records = [engine.explain(i) for i in range(step + 1, now.step + 1)]
+        step = now.step
+        computed = [c for record in records if record for c in record.computed]
+        tokens = sum(c.tokens for c in computed if not c.decoding)
+        looks.append((time.monotonic(), tokens, now.arrangement.split))
     asking.stop()
     for answer in answers:
         answer.close()
-    answered = [(t, ttft) for t, ttft in asking.answered if start_s <= t < end_s]
-    # The first one in the window was begun before it: count from its end on.
-    took_s = answered[-1][0] - answered[0][0] if len(answered) > 1 else seconds
-    ttfts = sorted(ttft for _, ttft in answered) or [float("inf")]
-    gaps = sorted(tape.gaps_s) or [float("inf")]
-    return Measured(
-        (len(answered) - 1) * PROMPT_TOKENS / took_s,
-        ttfts[len(ttfts) // 2],
-        ttfts[len(ttfts) * 9 // 10],
-        gaps[len(gaps) // 2],
-        gaps[len(gaps) * 99 // 100],
-        split / looks,
+    return [
+        _window(start_s + i * STRIDE_S, looks, asking.answered, tape.gaps)
+        for i in range(int((seconds - WINDOW_S) / STRIDE_S))
+    ]
+
+
+def _window(
+    start_s: float,
+    looks: Sequence[tuple[float, int, bool]],
+    answered: Sequence[tuple[float, float]],
+    gaps: Sequence[tuple[float, float]],
+) -> Window:
+    end_s = start_s + WINDOW_S
+    seen = [(tokens, split) for when_s, tokens, split in looks if start_s <= when_s < end_s]
+    return Window(
+        sum(tokens for tokens, _ in seen),
+        tuple(ttft_s for when_s, ttft_s in answered if start_s <= when_s < end_s),
+        tuple(gap_s for when_s, gap_s in gaps if start_s <= when_s < end_s),
+        statistics.mean(split for _, split in seen) if seen else 0.0,
     )
 
 
@@ -203,12 +218,6 @@ def _request(
     prompt = [rng.randrange(1000, 40_000) for _ in range(prompt_tokens)]
     stop = StopConditions(max_tokens, ignore_eos=True)
     return GenerationRequest(prompt, service_class, SamplingParams(temperature=0.0), stop)
-
-
-def _median(runs: Sequence[Measured]) -> Measured:
-    return Measured(
-        *(statistics.median(getattr(m, f.name) for m in runs) for f in fields(Measured))
-    )
 
 
 if __name__ == "__main__":

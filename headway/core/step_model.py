@@ -73,7 +73,7 @@ class StepModel:
 
     def predict(self, load: StepLoad) -> float:
         """Seconds a step of this load takes."""
-        decode_s = self._decode.predict((1.0, 0.0, 0.0, *_features(load)[3:]))
+        decode_s = self._decode_seconds(_features(load))
         if not load.prefill_tokens:
             return decode_s
         return max(decode_s, self._prefill.predict(_features(load)))
@@ -89,7 +89,8 @@ class StepModel:
     def scaled(self, factor: float) -> "StepModel":
         """What to expect of steps that take `factor` times as long, before any was seen."""
         model = StepModel()
-        model._decode, model._prefill = self._decode.scaled(factor), self._prefill.scaled(factor)
+        model._decode = self._without_prefill.scaled(factor)
+        model._prefill = self._prefill.scaled(factor)
         return model
 
     def prefill_seconds(self, tokens: int) -> float:
@@ -105,11 +106,20 @@ class StepModel:
         self.steps += 1
         if not load.prefill_tokens:
             self._decode.observe(row, seconds)
-        elif seconds > _HIDDEN * self._decode.predict((1.0, 0.0, 0.0, *row[3:])):
+        elif seconds > _HIDDEN * self._decode_seconds(row):
             self._prefill.observe(row, seconds)
         elif self._prefill.predict(row) > seconds:
             # The chunk was hidden behind the decode plane: all it says of prefill is "no more".
             self._prefill.observe(row, seconds)
+
+    @property
+    def _without_prefill(self) -> "_Plane":
+        """The decode plane. Where every step so far had prefill in it, what the other plane says of
+        none is better than the prior."""
+        return self._decode if self._decode.seen or not self._prefill.seen else self._prefill
+
+    def _decode_seconds(self, row: tuple[float, ...]) -> float:
+        return self._without_prefill.predict((1.0, 0.0, 0.0, *row[3:]))
 
 
 class _Plane:
@@ -121,7 +131,8 @@ class _Plane:
     """
 
     def __init__(self) -> None:
-        """The prior."""
+        """The prior; `seen`: whether a step was learned from."""
+        self.seen = False
         self._weights = [0.002, 0.001 / _SCALES[1], 0.0, 0.001 / _SCALES[3], 0.0]
         self._normal = [[0.0] * _FEATURES for _ in range(_FEATURES)]
         self._target = [0.0] * _FEATURES
@@ -143,6 +154,7 @@ class _Plane:
 
     def observe(self, row: tuple[float, ...], seconds: float) -> None:
         """Learn from one step."""
+        self.seen = True
         believed_s = self._clipped(self.predict(row), seconds)
         scaled = [x / believed_s for x in row]
         for i, x in enumerate(scaled):

@@ -197,6 +197,17 @@ def test_more_cores_are_divided_by_what_each_side_needs() -> None:
         assert chosen.prefill_units + chosen.decode_units == 16
 
 
+def test_rows_never_seen_without_prompts_are_judged_by_steps_that_had_both() -> None:
+    models, cores = StepModels(2), Cores()
+    for i in range(100):
+        load = StepLoad(prefill_tokens=16 + i % 60, decode_rows=24 + i % 9)
+        models.of(Lane.UNIFIED, 0).observe(load, cores.seconds(load, 0) / 3)
+    rows = StepLoad(decode_rows=32)
+    for lane, units in ((Lane.UNIFIED, 0), (Lane.DECODE, 1)):
+        expected_s = cores.seconds(rows, units) / 3
+        assert models.of(lane, units).predict(rows) == pytest.approx(expected_s, rel=0.1)
+
+
 def test_steps_that_take_no_time_can_be_compared() -> None:
     models = StepModels(2)
     for load in (StepLoad(decode_rows=8), StepLoad(prefill_tokens=64)) * 200:
