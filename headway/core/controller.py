@@ -76,7 +76,7 @@ class Controller:
         """The arrangement to use from now on, given the one in use."""
         elapsed_s = min(now - self._decided_s, _LONGEST_S)
         self._decided_s = now
-        if demand.one_sided:
+        if demand.one_sided and not self.first.split:
             return self._rest(present)
         self._let_retry(present, models, now)
         outlook = Outlook(demand, models, self._targets, self._capacity)
@@ -98,8 +98,6 @@ class Controller:
         """Units of an idle lane go back at once: nothing is in flight that a change would cost.
         When there is work on both sides again, the arrangement given up now has proved itself."""
         self._lost_s = 0.0
-        if self.first.split:
-            return present
         if present.split:
             self._resting = present
         return self.first

@@ -67,7 +67,9 @@ class Lanes:
 
     def _demand(self) -> Demand:
         world, realtime = self._world, ServiceClass.REALTIME
-        if not any(s.rank is realtime and s.decoding for s in world.residents.values()):
+        chooser = self._chooser
+        short = chooser is not None and not chooser.first.split
+        if short and not any(s.rank is realtime and s.decoding for s in world.residents.values()):
             return _NO_REALTIME_ROWS
         members: dict[ServiceClass, list[Sequence]] = {rank: [] for rank in ServiceClass}
         for sequence in world.residents.values():

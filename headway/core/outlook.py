@@ -57,13 +57,14 @@ class Outlook:
         unified, size = models.of(Lane.UNIFIED, 0), capacity.block_size
         decode_s = unified.predict(_with_rows(StepLoad(), realtime, realtime.rows))
         self._itl_s = targets.itl(decode_s)
-        self._max_step_s = targets.max_step(decode_s)
+        self._max_step_s = targets.max_step(decode_s) if realtime.rows else float("inf")
         self._row_s = decode_s / max(realtime.rows, 1)
         self._token_s = unified.prefill_seconds(size) / size
 
     def values(self, arrangement: Arrangement) -> Mapping[ServiceClass, float]:
         """Seconds of work done per second, by class."""
-        limit_s = min(self._itl_s, self._max_step_s)
+        realtime = self._demand.classes[ServiceClass.REALTIME]
+        limit_s = min(self._itl_s, self._max_step_s) if realtime.rows else float("inf")
         if not arrangement.split:
             both = self._step(Lane.UNIFIED, 0, limit_s)
             return {rank: self._value(rank, both, both) for rank in ServiceClass}
@@ -121,7 +122,9 @@ class _Step:
     def _rows_room(self, wanted: ClassDemand) -> int:
         now_s = self.seconds
         row_s = self._model.predict(_with_rows(self._load, wanted, 1)) - now_s
-        return max(int((self._limit_s - now_s) / row_s), 0) if row_s > 0 else wanted.rows
+        if row_s <= 0:
+            return wanted.rows
+        return int(min(max((self._limit_s - now_s) / row_s, 0), wanted.rows))
 
     def add_prompt(self, rank: ServiceClass, wanted: ClassDemand) -> None:
         """Tokens that fit, however few prompts there are now; a block at least for the highest

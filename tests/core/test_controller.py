@@ -215,6 +215,18 @@ def test_steps_that_take_no_time_can_be_compared() -> None:
     assert settle(controller(itl_s=0.0), models, UNIFIED) in (UNIFIED, HALVES)
 
 
+def test_split_for_good_gives_decode_the_units_it_needs_though_no_prompt_comes() -> None:
+    capacity = make_capacity(max_step_tokens=512, units=16)
+    chooser, models = Controller(LaneMode.SPLIT, capacity, Targets(0.03, 2.0)), learned(units=16)
+    rows = wanted(rows=64, prompt_tokens=0)
+    assert settle(chooser, models, Arrangement(14, 2), rows).decode_units > 2
+    batch = Demand(
+        {REALTIME: ClassDemand(), STANDARD: ClassDemand(), BATCH: ClassDemand(64, 200)},
+        prompts_due=False,
+    )
+    assert settle(chooser, models, Arrangement(14, 2), batch).decode_units == 14
+
+
 def test_one_core_has_one_lane() -> None:
     capacity = make_capacity(units=1)
     assert Controller(LaneMode.AUTO, capacity, Targets()).fixed
