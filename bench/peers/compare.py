@@ -78,8 +78,12 @@ def measure(workers: list[Worker], rounds: int) -> dict[str, dict[str, list[floa
         for load in LOADS:
             first = turn % len(workers)
             for worker in workers[first:] + workers[:first]:
-                figures[load][worker.name].append(worker.run(load))
-        print(f"round {turn + 1} of {rounds}", file=sys.stderr)
+                rate = worker.run(load)
+                figures[load][worker.name].append(rate)
+                print(
+                    f"round {turn + 1} of {rounds}: {load}: {worker.name} {rate:.0f} tokens/s",
+                    file=sys.stderr,
+                )
     return figures
 
 
