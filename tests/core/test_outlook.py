@@ -47,14 +47,21 @@ def test_a_prompt_that_no_target_leaves_room_for_is_worth_nothing_in_one_lane() 
 
 
 def test_a_prompt_of_the_highest_class_gets_a_block_in_any_case() -> None:
-    """And while it is computed, the classes below wait."""
+    """Beside a row that takes 3 ms; and while it is computed, the classes below wait."""
     demand = {
-        REALTIME: ClassDemand(prompt_tokens=500),
+        REALTIME: ClassDemand(rows=1, prompt_tokens=500),
         STANDARD: ClassDemand(rows=4, prompt_tokens=500),
     }
     values = outlook(demand, Targets(0.001, 0.004)).values(UNIFIED)
-    assert values[REALTIME] == pytest.approx(16 * 0.001 / 0.018)
+    assert values[REALTIME] == pytest.approx((0.003 + 16 * 0.001) / 0.019)
     assert values[STANDARD] == 0.0
+
+
+def test_without_realtime_rows_no_target_shortens_a_prompts_chunk() -> None:
+    """It fills the step's 64 tokens."""
+    demand = {REALTIME: ClassDemand(prompt_tokens=500)}
+    values = outlook(demand, Targets(0.001, 0.004)).values(UNIFIED)
+    assert values[REALTIME] == pytest.approx(64 * 0.001 / 0.066)
 
 
 def test_lanes_that_must_be_split_stay_so_when_one_has_nothing_to_do() -> None:

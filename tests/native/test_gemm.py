@@ -16,7 +16,8 @@ from tests.native.blocks import (
 
 Floats = npt.NDArray[np.float32]
 MAX_TOKENS = 70
-TOLERANCE = 4e-7
+TOLERANCE = 1e-6
+"""Of the largest sum there could be: some eight float32 roundings, whatever the seed."""
 
 all_formats = pytest.mark.parametrize("name", FORMATS)
 all_paths = pytest.mark.parametrize("isa", PATHS, ids=[isa.name for isa in PATHS])
