@@ -98,7 +98,8 @@ async def test_reader_that_sleeps_gets_everything_merged() -> None:
     with running(make_rig()) as rig:
         prompt = make_prompt(1, 16)
         generation = rig.engine.submit(greedy(prompt, 50))
-        await asyncio.to_thread(until, rig.idle)
+        # Idle is also what an engine is that has not looked at the request yet.
+        await asyncio.to_thread(until, lambda: rig.engine.snapshot().step >= 50 and rig.idle())
         deltas = [delta async for delta in generation]
     assert len(deltas) <= 2
     assert collect(deltas)[0].ids == oracle(rig, prompt, 50)
