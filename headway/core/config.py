@@ -1,5 +1,6 @@
 """The scheduler's settings, validated once."""
 
+from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 
 from headway.core.budget import Targets
@@ -32,6 +33,20 @@ class Reserve:
             raise ConfigError(
                 "the reserve needs seats and guard time of at least 0, preemptions of at least 1"
             )
+
+    def deserves(self, stuck_s: float, preemptions: int) -> bool:
+        """Whether a batch request may be promoted that made no progress for `stuck_s` seconds and
+        was preempted so often."""
+        return stuck_s >= self.guard_s or preemptions >= self.preemptions
+
+    def has_room(self, promoted_blocks: Seq[int], wanted_blocks: int, pool_blocks: int) -> bool:
+        """Whether a request of `wanted_blocks` may be promoted beside those who hold
+        `promoted_blocks`, one entry each. One that is larger than the reserve is taken alone; it
+        widens the reserve for itself."""
+        if not promoted_blocks:
+            return True
+        blocks = sum(promoted_blocks) + wanted_blocks
+        return len(promoted_blocks) < self.seats and blocks <= int(self.share * pool_blocks)
 
 
 @dataclass(frozen=True, slots=True)

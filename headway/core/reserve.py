@@ -35,15 +35,15 @@ def _longest_stuck(world: World) -> list[Sequence]:
 
 
 def _deserves(world: World, sequence: Sequence, now: float) -> bool:
-    reserve = world.config.reserve
-    stuck = now - sequence.progress_s >= reserve.guard_s
-    return not sequence.promoted and (stuck or sequence.preemptions >= reserve.preemptions)
+    stuck_s = now - sequence.progress_s
+    return not sequence.promoted and world.config.reserve.deserves(stuck_s, sequence.preemptions)
 
 
 def _has_room(world: World, sequence: Sequence) -> bool:
-    """One that is larger than the reserve is taken alone; it widens the reserve for itself."""
-    reserve, promoted = world.config.reserve, world.promoted
-    if not promoted:
-        return True
-    blocks = sum(len(s.blocks) or world.total_blocks(s) for s in [*promoted, sequence])
-    return len(promoted) < reserve.seats and blocks <= int(reserve.share * world.capacity.kv_blocks)
+    held = [_blocks(world, s) for s in world.promoted]
+    wanted = _blocks(world, sequence)
+    return world.config.reserve.has_room(held, wanted, world.capacity.kv_blocks)
+
+
+def _blocks(world: World, sequence: Sequence) -> int:
+    return len(sequence.blocks) or world.total_blocks(sequence)

@@ -11,6 +11,20 @@ def blocks_for(tokens: int, block_size: int) -> int:
     return -(-tokens // block_size)
 
 
+def seniority_key(
+    rank: ServiceClass, promoted: bool, admission_step: int, number: int
+) -> tuple[int, int, int, int]:
+    """Sort key of the residents' total order, most senior first: class, then whoever was promoted,
+    then the step of admission, then arrival."""
+    return (rank, not promoted, admission_step, number)
+
+
+def protected_until(computed_high: int, block_size: int) -> int:
+    """How far a resumed sequence computes, in tokens, before growth of its own class may take it
+    again: a block beyond what it had computed, so that every preemption is paid for by progress."""
+    return computed_high + block_size
+
+
 @dataclass(slots=True, eq=False)
 class Sequence:
     """Mutable; owned and changed by the scheduler alone.
@@ -102,4 +116,4 @@ class Sequence:
     @property
     def seniority(self) -> tuple[int, int, int, int]:
         """Sort key of the residents' total order, most senior first."""
-        return (self.rank, not self.promoted, self.admission_step, self.number)
+        return seniority_key(self.rank, self.promoted, self.admission_step, self.number)

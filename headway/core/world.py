@@ -16,7 +16,7 @@ from headway.core.lane_models import StepModels
 from headway.core.plan import BlockCopy, Capacity
 from headway.core.queues import ClassQueue
 from headway.core.request import Admitted, Emitted, Finished, Preempted, Usage
-from headway.core.sequence import Sequence, blocks_for
+from headway.core.sequence import Sequence, blocks_for, protected_until
 from headway.core.states import move
 from headway.core.step_model import RunningMean, StepModel
 from headway.core.types import (
@@ -165,7 +165,9 @@ class World:
             sequence.computed = len(hits) * self.capacity.block_size
             sequence.hashed = len(hits)
         if resuming:
-            sequence.protected_until = sequence.computed_high + self.capacity.block_size
+            sequence.protected_until = protected_until(
+                sequence.computed_high, self.capacity.block_size
+            )
         else:
             sequence.admission_step = self.step
             sequence.cached = sequence.computed

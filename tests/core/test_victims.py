@@ -1,6 +1,9 @@
 """Whom to take blocks from: costs by hand, choices against brute force."""
 
+from collections import Counter
+from collections.abc import Iterable
 from collections.abc import Sequence as Seq
+from dataclasses import dataclass
 from itertools import combinations
 
 import pytest
@@ -11,7 +14,15 @@ from headway.core.blocks import BlockPool
 from headway.core.sequence import Sequence
 from headway.core.step_model import StepLoad, StepModel
 from headway.core.types import BlockId, Lane, PreemptKind, ServiceClass
-from headway.core.victims import CopyRates, choose, preemption_cost, total_gain, used_blocks
+from headway.core.victims import (
+    CopyRates,
+    cheaper_way,
+    choose,
+    preemption_cost,
+    total_gain,
+    uncached_tokens,
+    used_blocks,
+)
 from headway.testing import make_request
 
 SIZE = 4
@@ -174,3 +185,45 @@ def test_choices_are_sufficient_minimal_and_near_the_cheapest(
     )
     if not any(shares for _, _, shares in members):
         assert sum(costs[s] for s in chosen) <= best * (1 + len(costs))
+
+
+@dataclass(frozen=True, slots=True)
+class Guest:
+    """A holder of another host: not our sequence."""
+
+    number: int
+    blocks: tuple[BlockId, ...]
+
+
+class Counted:
+    """References of another host's pool: not our pool."""
+
+    def __init__(self, guests: Iterable[Guest]) -> None:
+        self._counts = Counter(block for guest in guests for block in guest.blocks)
+
+    @property
+    def shared(self) -> int:
+        return sum(1 for count in self._counts.values() if count > 1)
+
+    def references(self, block: BlockId) -> int:
+        return self._counts[block]
+
+
+def test_another_host_brings_its_own_holders_and_pool() -> None:
+    first, second = (Guest(n, tuple(map(BlockId, b))) for n, b in ((1, [0, 1, 2]), (2, [0, 1, 3])))
+    pool = Counted([first, second])
+    assert total_gain([first], pool) == 1
+    assert total_gain([first, second], pool) == 4
+    assert choose({first: 1.0, second: 1.0}, 1, pool) == [second]
+    assert uncached_tokens(first.blocks, 3 * SIZE, SIZE, pool) == SIZE
+
+
+@given(st.integers(0, 9), st.integers(0, 9), st.floats(0, 1))
+def test_the_cheaper_way_is_the_cheaper_one_that_fits(
+    blocks: int, host_free: int, recompute_s: float
+) -> None:
+    cost = cheaper_way(blocks, recompute_s, RATES, host_free)
+    swap_s = blocks * 0.003
+    fits = 0 < blocks <= host_free
+    assert cost.seconds == pytest.approx(min(swap_s, recompute_s) if fits else recompute_s)
+    assert fits or cost.kind is PreemptKind.RECOMPUTE
