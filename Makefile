@@ -36,7 +36,7 @@ check: $(VENV)/.headway $(VENV)/.dev  ## lint, format, types, imports
 	$(BIN)/lint-imports
 
 bench: $(VENV)/.headway  ## tokens/s on this machine
-	@$(BIN)/headway bench $(ARGS)
+	@$(BIN)/headway bench $(or $(ARGS),speed)
 
 kills: $(VENV)/.headway $(VENV)/.dev  ## batch jobs under SIGKILL, 200 times (some minutes)
 	$(BIN)/python -m tests.batches.kill $(ARGS)

@@ -5,6 +5,7 @@ It reads server-sent events as they arrive and notes when, so that what is measu
 
 import asyncio
 import json
+import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -15,12 +16,30 @@ from headway.errors import HeadwayError
 
 
 class BenchError(HeadwayError):
-    """A server that can't be measured: it refuses, or breaks off."""
+    """A server that can't be measured: it refuses, or breaks off.
+
+    kind: in a word or two, to count by.
+    """
+
+    def __init__(self, message: str, kind: str = "failure") -> None:
+        super().__init__(message)
+        self.kind = kind
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Tokens as the server counts them."""
+
+    prompt_tokens: int
+    completion_tokens: int
 
 
 @dataclass(slots=True)
 class Streamed:
-    """A streamed answer. times_s: when each event with tokens came; sent_s: when it was asked."""
+    """A streamed answer. times_s: when each event with tokens came; sent_s: when it was asked.
+
+    usage: where the server tells it (`stream_options.include_usage`).
+    """
 
     sent_s: float
     times_s: list[float] = field(default_factory=list)
@@ -28,6 +47,7 @@ class Streamed:
     tokens: list[str] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
     finish_reason: str = ""
+    usage: Usage | None = None
 
     @property
     def ttft_s(self) -> float:
@@ -41,22 +61,36 @@ class Streamed:
 
     def add(self, event: bytes) -> None:
         """Take in one event's data. Raises BenchError if it reports a failure."""
+        now_s = perf_counter()
         body = json.loads(event)
         if "error" in body:
-            raise BenchError(f"the server says: {body['error']['message']}")
+            raise BenchError(f"the server says: {body['error']['message']}", "error in the stream")
         for choice in body["choices"]:
-            if choice["text"] or choice["logprobs"]:
-                self.times_s.append(perf_counter())
-            self.text += choice["text"]
-            if choice["logprobs"]:
-                self.tokens += choice["logprobs"]["tokens"]
-                self.logprobs += choice["logprobs"]["token_logprobs"]
-            self.finish_reason = choice["finish_reason"] or self.finish_reason
+            text = choice["delta"].get("content") if "delta" in choice else choice["text"]
+            logprobs = choice.get("logprobs")
+            if text or logprobs:
+                self.times_s.append(now_s)
+            self.text += text or ""
+            if logprobs and "tokens" in logprobs:
+                self.tokens += logprobs["tokens"]
+                self.logprobs += logprobs["token_logprobs"]
+            self.finish_reason = choice.get("finish_reason") or self.finish_reason
+        if usage := body.get("usage"):
+            self.usage = Usage(usage["prompt_tokens"], usage["completion_tokens"])
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """A request for a streamed answer: where, the JSON body, further headers."""
+
+    path: str
+    body: dict[str, object]
+    headers: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Client:
-    """A server by its URL, `http://HOST:PORT`."""
+    """A server by its URL, `http[s]://HOST[:PORT][/PATH]`."""
 
     url: str
     api_key: str = ""
@@ -64,7 +98,14 @@ class Client:
     async def complete(self, body: dict[str, object]) -> Streamed:
         """Stream a text completion to its end. Raises BenchError."""
         streamed = Streamed(perf_counter())
-        async with self._request("POST", "/v1/completions", body | {"stream": True}) as parts:
+        await self.stream(Ask("/v1/completions", body), streamed)
+        return streamed
+
+    async def stream(self, ask: Ask, streamed: Streamed) -> None:
+        """Stream an answer into `streamed`, which keeps what came should it break off.
+        Raises BenchError."""
+        body = ask.body | {"stream": True}
+        async with self._request("POST", ask.path, body, ask.headers) as parts:
             pending = b""
             async for part in parts:
                 *events, pending = (pending + part).split(b"\n\n")
@@ -73,8 +114,13 @@ class Client:
                     if event.startswith(b"data: ") and data != b"[DONE]":
                         streamed.add(data)
         if not streamed.finish_reason:
-            raise BenchError("the server broke off an answer")
-        return streamed
+            raise BenchError("the server broke off an answer", "broken off")
+
+    async def models(self) -> list[str]:
+        """Names of the models served. Raises BenchError."""
+        async with self._request("GET", "/v1/models", None) as parts:
+            listed = json.loads(b"".join([part async for part in parts]))
+        return [model["id"] for model in listed["data"]]
 
     async def metrics(self) -> dict[str, float]:
         """Samples of /metrics by name and labels."""
@@ -85,29 +131,41 @@ class Client:
 
     @asynccontextmanager
     async def _request(
-        self, method: str, path: str, body: dict[str, object] | None
+        self,
+        method: str,
+        path: str,
+        body: dict[str, object] | None,
+        headers: tuple[tuple[str, str], ...] = (),
     ) -> AsyncIterator[AsyncIterator[bytes]]:
         """The answer's body in parts. Raises BenchError for a status other than 200."""
         place = urlsplit(self.url)
+        secure = ssl.create_default_context() if place.scheme == "https" else None
+        port = place.port or (443 if secure else 80)
         try:
-            reader, writer = await asyncio.open_connection(place.hostname, place.port)
+            reader, writer = await asyncio.open_connection(place.hostname, port, ssl=secure)
         except OSError as error:
-            raise BenchError(f"{self.url}: {error}") from error
+            raise BenchError(f"{self.url}: {error}", "no connection") from error
         try:
             content = b"" if body is None else json.dumps(body).encode()
-            head = (
-                f"{method} {path} HTTP/1.1\r\nHost: {place.netloc}\r\nConnection: close\r\n"
-                f"Authorization: Bearer {self.api_key}\r\nContent-Length: {len(content)}\r\n\r\n"
-            )
-            writer.write(head.encode() + content)
+            lines = [
+                f"{method} {place.path.rstrip('/')}{path} HTTP/1.1",
+                f"Host: {place.netloc}",
+                "Connection: close",
+                f"Authorization: Bearer {self.api_key}",
+                "Content-Type: application/json",
+                f"Content-Length: {len(content)}",
+                *(f"{name}: {value}" for name, value in headers),
+            ]
+            writer.write("\r\n".join([*lines, "", ""]).encode() + content)
             answer = await reader.readuntil(b"\r\n\r\n")
             parts = _chunks(reader) if b"chunked" in answer.lower() else _rest(reader)
-            if int(answer.split(None, 2)[1]) != 200:
+            status = int(answer.split(None, 2)[1])
+            if status != 200:
                 problem = b"".join([part async for part in parts]).decode()
-                raise BenchError(f"{self.url}{path}: {problem}")
+                raise BenchError(f"{self.url}{path}: {problem}", f"status {status}")
             yield parts
         except (OSError, asyncio.IncompleteReadError) as error:
-            raise BenchError(f"{self.url}{path}: {error}") from error
+            raise BenchError(f"{self.url}{path}: {error}", "broken off") from error
         finally:
             writer.close()
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 from headway.cli.batch_arguments import add_batch
+from headway.cli.bench_arguments import add_bench
 from headway.cli.numbers import count, gigabytes, milliseconds, natural
 from headway.cli.simulate_arguments import add_simulate
 
@@ -26,7 +27,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     add_batch(commands.add_parser("batch", help="a server's Batch jobs"))
     _add_pull(commands.add_parser("pull", help="fetch a model"))
     _add_explain(commands.add_parser("explain", help="say what a scheduling step decided, and why"))
-    _add_bench(commands.add_parser("bench", help="measure this machine"))
+    add_bench(commands.add_parser("bench", help="measure this machine, or any server"), _add_engine)
     add_simulate(commands.add_parser("simulate", help="replay a trace on modelled hardware"))
     return parser.parse_args(arguments)
 
@@ -112,26 +113,6 @@ def _add_explain(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--url", default="http://127.0.0.1:8000", help="the server to ask")
     parser.add_argument("--api-key", help="default: $HEADWAY_API_KEY")
-
-
-def _add_bench(parser: argparse.ArgumentParser) -> None:
-    what = parser.add_argument(
-        "what",
-        choices=("speed", "overtake"),
-        nargs="?",
-        default="speed",
-        help="tokens/s; or how a realtime request fares among batch streams",
-    )
-    what.metavar = "speed|overtake"
-    parser.add_argument("--model", help="GGUF file, Hugging Face folder, or name")
-    parser.add_argument(
-        "--tries",
-        type=count,
-        default=100,
-        metavar="N",
-        help="of overtake; it sets sizes itself",
-    )
-    _add_engine(parser)
 
 
 def _add_model(parser: argparse.ArgumentParser) -> None:

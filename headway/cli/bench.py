@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from headway.bench import speed
 from headway.bench.client import BenchError, Client
 from headway.bench.overtake import Fullness, Load, measure
+from headway.cli import bench_serve
 from headway.cli.loading import engine_options, load
 from headway.config import API_KEY_VARIABLE
 
@@ -111,4 +112,4 @@ def _server(model: str | None, flags: tuple[str, ...]) -> Iterator[str]:
             process.terminate()
 
 
-_MEASUREMENTS = {"speed": _speed, "overtake": _overtake}
+_MEASUREMENTS = {"speed": _speed, "overtake": _overtake, "serve": bench_serve.run}

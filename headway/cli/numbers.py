@@ -38,6 +38,17 @@ def milliseconds(text: str) -> float:
     return positive(text, "milliseconds") / 1000
 
 
+def assignments(text: str) -> dict[str, float]:
+    """NAME=NUMBER, separated by commas."""
+    values = {}
+    for part in text.split(","):
+        name, equals, value = part.partition("=")
+        if not equals:
+            raise argparse.ArgumentTypeError(f"{part!r} is not NAME=NUMBER")
+        values[name.strip()] = number(value)
+    return values
+
+
 def gigabytes(text: str) -> float:
     """Bytes, from a positive number of gigabytes."""
     return positive(text, "gigabytes") * 1e9

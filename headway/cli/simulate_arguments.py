@@ -4,7 +4,7 @@ import argparse
 from collections.abc import Callable
 from typing import TypeVar
 
-from headway.cli.numbers import count, natural, number, positive
+from headway.cli.numbers import assignments, count, natural, positive
 
 _T = TypeVar("_T")
 
@@ -28,7 +28,7 @@ def add_simulate(parser: argparse.ArgumentParser) -> None:
     )
     load.add_argument(
         "--classes",
-        type=_assignments,
+        type=assignments,
         default={"realtime": 0.2, "standard": 0.5, "batch": 0.3},
         metavar="CLASS=SHARE[,…]",
         help="a request's class is drawn with these; default: realtime=0.2,standard=0.5,batch=0.3",
@@ -88,13 +88,3 @@ def _several(one: Callable[[str], _T]) -> Callable[[str], tuple[_T, ...]]:
         return tuple(one(part.strip()) for part in text.split(","))
 
     return parse
-
-
-def _assignments(text: str) -> dict[str, float]:
-    values = {}
-    for part in text.split(","):
-        name, equals, value = part.partition("=")
-        if not equals:
-            raise argparse.ArgumentTypeError(f"{part!r} is not NAME=NUMBER")
-        values[name.strip()] = number(value)
-    return values
