@@ -1,7 +1,7 @@
 """The scheduler: every iteration, which sequences hold blocks, and which of them compute."""
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from heapq import heappush
 
 from headway.core.admission import admission_for, rank_of
@@ -108,9 +108,11 @@ class Scheduler:
         other."""
         return self._lanes.due(self._under_way, now)
 
-    def plan(self, lane: Lane, now: float) -> StepPlan:
+    def plan(self, lane: Lane, now: float, unready: Set[RequestId] = frozenset()) -> StepPlan:
         """Decide the lane's next step; may be empty. Every plan is committed, empty ones too.
 
+        unready: requests that can't compute in this step, such as rows whose mask is not made yet:
+            they are paused.
         Raises RuntimeError if the lane's previous plan was not committed, or if a plan of the other
         arrangement (UNIFIED alone, or PREFILL and DECODE) is under way.
         """
@@ -126,7 +128,7 @@ class Scheduler:
         residency = Residency(world, lane, now)
         admission = admission_for(world, residency, now)
         admission.prepare()
-        stepping = Stepping(world, residency, self._credit, now)
+        stepping = Stepping(world, residency, self._credit, now, unready)
         for rank in ServiceClass:
             stepping.decode_rows(rank)
             admission.admit(rank)

@@ -3,21 +3,31 @@
 Order: class by class, decode rows before prefill chunks. A resident left out is paused.
 """
 
+from collections.abc import Set
+
 from headway.core.budget import FloorCredit, StepBudget
 from headway.core.plan import Chunk
 from headway.core.record import Computed, StepRecord
 from headway.core.residency import Residency
 from headway.core.sequence import Sequence
 from headway.core.step_model import StepLoad
-from headway.core.types import Lane, ServiceClass
+from headway.core.types import Lane, RequestId, ServiceClass
 from headway.core.world import World
 
 
 class Stepping:
     """Fills one step. Lives for one plan."""
 
-    def __init__(self, world: World, residency: Residency, credit: FloorCredit, now: float) -> None:
-        """Works out the step's time limit from who is about."""
+    def __init__(
+        self,
+        world: World,
+        residency: Residency,
+        credit: FloorCredit,
+        now: float,
+        unready: Set[RequestId] = frozenset(),
+    ) -> None:
+        """Works out the step's time limit from who is about. `unready` don't compute."""
+        self._unready = unready
         self._world = world
         self._residency = residency
         self._credit = credit
@@ -52,7 +62,7 @@ class Stepping:
     def decode_rows(self, rank: ServiceClass) -> None:
         """Add the class's decode rows, each tried once a plan: all of realtime's, of the others
         those that fit, the ones left out longest first."""
-        rows = [s for s in self._seated(rank) if s.decoding and s not in self._tried_rows]
+        rows = [s for s in self._ready(rank) if s.decoding and s not in self._tried_rows]
         realtime = rank is ServiceClass.REALTIME
         if self._realtime_first and not realtime:
             return
@@ -73,7 +83,7 @@ class Stepping:
             return
         size = self._world.capacity.block_size
         kept = self._floor_tokens() if rank is ServiceClass.REALTIME else 0
-        for sequence in self._seated(rank):
+        for sequence in self._ready(rank):
             if sequence.decoding or sequence.pending == 0 or sequence in self._chunks:
                 continue
             room = self._budget.chunk_room(sequence.computed)
@@ -120,7 +130,7 @@ class Stepping:
     def _lower(self) -> list[Sequence]:
         """Residents of the classes below realtime that could compute."""
         classes = (ServiceClass.STANDARD, ServiceClass.BATCH)
-        return [s for c in classes for s in self._seated(c) if s.pending]
+        return [s for c in classes for s in self._ready(c) if s.pending]
 
     def _floor_tokens(self) -> int:
         """Tokens that realtime's prefill leaves for what the floor credit will buy."""
@@ -134,7 +144,7 @@ class Stepping:
         residents = list(self._world.residents.values())
         if self._chunks or any(s.in_flight for s in residents):
             return
-        seated = [s for s in residents if s.seated]
+        seated = [s for s in residents if s.seated and s.id not in self._unready]
         for sequence in sorted(seated, key=lambda s: s.seniority)[:1]:
             if not sequence.works_on(self._lane):
                 return
@@ -175,6 +185,9 @@ class Stepping:
             for s in world.residents.values()
             if s not in self._chunks and not s.in_flight and s.works_on(self._lane)
         ]
+        for sequence in left:
+            if sequence.id in self._unready:
+                residency.notes.paused(sequence, "its grammar's mask is not made yet")
         usual = "the step was full" if self.limit_s == float("inf") else "the step's time limit"
         if self._realtime_first:
             usual = "realtime waits or prefills"
@@ -208,6 +221,10 @@ class Stepping:
             for s in self._world.by_seniority(rank)
             if s.seated and not s.in_flight and s.wanted_by is None and s.works_on(self._lane)
         ]
+
+    def _ready(self, rank: ServiceClass) -> list[Sequence]:
+        """Those of them that can compute in this step."""
+        return [s for s in self._seated(rank) if s.id not in self._unready]
 
     def _chunks_above(self, rank: ServiceClass) -> bool:
         """Whether a higher class than this one computes in the step."""

@@ -15,10 +15,12 @@ from headway.core.request import (
     VerdictKind,
 )
 from headway.core.types import FinishReason, RequestId, ServiceClass
+from headway.engine.masks import MaskMaker
 from headway.engine.queues import WaitingRoom
 from headway.engine.streams import Mailbox, Outbox, Parcel
 from headway.engine.text import ChoiceText
-from headway.engine.types import Observer, TokenInfo
+from headway.engine.types import Grammar, Observer, TokenInfo
+from headway.errors import HeadwayError
 
 logger = logging.getLogger(__name__)
 
@@ -26,6 +28,7 @@ logger = logging.getLogger(__name__)
 @dataclass(slots=True)
 class Live:
     """A choice under way. `text` only where stop strings are watched: then the engine decodes.
+    `grammar` only where the answer is not free.
 
     last_s: when its last token was committed; None before the first.
     """
@@ -34,6 +37,7 @@ class Live:
     choice: int
     mailbox: Mailbox
     text: ChoiceText | None
+    grammar: Grammar | None = None
     last_s: float | None = None
     admitted: bool = False
 
@@ -49,7 +53,9 @@ class News:
 class Choices:
     """The choices under way. For the engine thread alone, `is_realtime` for any."""
 
-    def __init__(self, waiting: WaitingRoom, observer: Observer) -> None:
+    def __init__(self, waiting: WaitingRoom, observer: Observer, masks: MaskMaker) -> None:
+        """masks: of the choices under a grammar."""
+        self.masks = masks
         self._waiting = waiting
         self._observer = observer
         self._outbox = Outbox()
@@ -64,6 +70,8 @@ class Choices:
         self._live[live.request.id] = live
         if live.text is not None:
             self._watched[live.request.id] = live.text
+        if live.grammar is not None:
+            self.masks.add(live.request.id, live.grammar)
 
     def is_realtime(self, request: RequestId) -> bool:
         """Whether a request is under way and realtime."""
@@ -71,16 +79,32 @@ class Choices:
         return live is not None and live.request.service_class is ServiceClass.REALTIME
 
     def judge(self, outcome: StepResult | StepFailure) -> Mapping[RequestId, Verdict]:
-        """Verdicts on the tokens of choices whose stop strings are watched."""
+        """Verdicts on the tokens of choices whose grammar or stop strings are watched."""
         verdicts: dict[RequestId, Verdict] = {}
-        if self._watched and isinstance(outcome, StepResult):
+        if isinstance(outcome, StepResult):
             for sampled in outcome.sampled:
-                text = self._watched.get(sampled.request)
-                if text is not None:
-                    verdict = _verdict(text, sampled)
-                    if verdict is not None:
-                        verdicts[sampled.request] = verdict
+                verdict = self._judged(sampled)
+                if verdict is not None:
+                    verdicts[sampled.request] = verdict
         return verdicts
+
+    def _judged(self, sampled: Sampled) -> Verdict | None:
+        """What a sampled token means for its choice; None to continue."""
+        text = self._watched.get(sampled.request)
+        try:
+            complete = self.masks.accept(sampled.request, sampled.token)
+            if text is not None:
+                text.push(TokenInfo(sampled.token, sampled.logprobs))
+        except HeadwayError as error:
+            return Verdict(VerdictKind.ERROR, message=str(error))
+        except Exception as error:
+            logger.exception("token %d can't be decoded", sampled.token)
+            return Verdict(
+                VerdictKind.ERROR, message=f"token {sampled.token} can't be decoded: {error}"
+            )
+        if text is not None and text.hit:
+            return Verdict(VerdictKind.STOP, text.keep_tokens)
+        return Verdict(VerdictKind.STOP) if complete else None
 
     def tell(self, news: News) -> None:
         """Put what a commit changed in the outbox; observers hear of it on the way."""
@@ -135,6 +159,7 @@ class Choices:
         if live is None:
             return
         self._watched.pop(finished.request, None)
+        self.masks.forget(finished.request)
         self._leave_queue(live)
         parcel = Parcel(
             live.choice,
@@ -153,15 +178,3 @@ class Choices:
         if not live.admitted:
             live.admitted = True
             self._waiting.leave(live.request.service_class)
-
-
-def _verdict(text: ChoiceText, sampled: Sampled) -> Verdict | None:
-    """What a sampled token means for its choice; None to continue."""
-    try:
-        text.push(TokenInfo(sampled.token, sampled.logprobs))
-    except Exception as error:
-        logger.exception("token %d can't be decoded", sampled.token)
-        return Verdict(
-            VerdictKind.ERROR, message=f"token {sampled.token} can't be decoded: {error}"
-        )
-    return Verdict(VerdictKind.STOP, text.keep_tokens) if text.hit else None

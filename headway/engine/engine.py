@@ -19,6 +19,7 @@ from headway.engine.arrivals import check_request, core_requests
 from headway.engine.choices import Choices, Live
 from headway.engine.flight import Flight
 from headway.engine.loop import Clock, StepLoop
+from headway.engine.masks import MaskMaker
 from headway.engine.observers import Observers
 from headway.engine.options import LoopOptions, ModelLimits
 from headway.engine.queues import WaitingRoom
@@ -81,13 +82,14 @@ class Engine:
         self._clock = surroundings.clock
         self._rng = surroundings.rng
         self._waiting = WaitingRoom(self._options.queues)
+        self._masks = MaskMaker(partial(self._command, StepLoop.note_mask))
         self._watch = LaneWatch(self._options.stall_limit_s, self._landed)
         self._loop = StepLoop(
             scheduler,
             executor,
             surroundings.clock,
             self._options,
-            Choices(self._waiting, Observers(surroundings.observers)),
+            Choices(self._waiting, Observers(surroundings.observers), self._masks),
             self._watch.watch,
         )
         self._records = scheduler.records
@@ -174,7 +176,7 @@ class Engine:
                 raise
             choices = self._number(request)
             lives = [
-                Live(r, choice, mailbox, self._watched_text(request))
+                Live(r, choice, mailbox, self._watched_text(request), request.grammar)
                 for choice, r in enumerate(choices)
             ]
             self._inbox.append(lambda loop: loop.add(lives))
@@ -202,7 +204,7 @@ class Engine:
         stop = request.stop
         eos_ids = frozenset[int]() if stop.ignore_eos else self._limits.eos_ids
         silent = eos_ids | frozenset(stop.stop_ids)
-        return ChoiceText(self._detokenizer.stream(), stop.stop, silent)
+        return ChoiceText(self._detokenizer.stream(request.shown), stop.stop, silent)
 
     def _require_open(self) -> None:
         if self._refusal:
@@ -266,4 +268,5 @@ class Engine:
             self._refusal, self._ended = message, True
         self._loop.end(message)
         self._watch.close()
+        self._masks.close()
         self._obey()

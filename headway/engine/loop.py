@@ -92,6 +92,10 @@ class StepLoop:
         if not self._ended:
             self._scheduler.abort(request)
 
+    def note_mask(self) -> None:
+        """A mask that a plan did without is there."""
+        self._changed = True
+
     def turn(self) -> bool:
         """Start what is due and deliver the news; whether anything was done.
 
@@ -150,12 +154,13 @@ class StepLoop:
 
     def _start(self, lane: Lane) -> bool:
         """Plan a lane and launch its step; whether that did anything."""
-        plan = self._scheduler.plan(lane, self._clock())
+        masks = self._choices.masks
+        plan = self._scheduler.plan(lane, self._clock(), masks.unready())
         if plan.empty:
             return self._commit(plan, StepResult(plan.step)) != Committed()
         started_s = self._clock()
         try:
-            handle = self._executor.submit(plan, {})
+            handle = self._executor.submit(plan, masks.masks(plan))
         except Exception as error:
             self._commit(plan, self._failure(plan, error))
             return True

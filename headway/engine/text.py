@@ -23,7 +23,9 @@ class TextStream(Protocol):
 class Detokenizer(Protocol):
     """Makes a stream for each answer."""
 
-    def stream(self) -> TextStream: ...
+    def stream(self, shown: Set[int] = frozenset()) -> TextStream:
+        """`shown`: control tokens that appear in the text, by their names."""
+        ...
 
 
 class StopMatcher:

@@ -1,6 +1,6 @@
 """What callers hand to the engine and what they get back. The only engine types a server needs."""
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -45,9 +45,44 @@ class StopConditions:
     deadline_s: float | None = None
 
 
+class GrammarState(Protocol):
+    """Where one answer stands in its grammar: a function of its tokens. For one thread at a time.
+    Methods raise HeadwayError where the answer can't go on."""
+
+    @property
+    def complete(self) -> bool:
+        """Whether nothing but the end may follow."""
+        ...
+
+    def mask(self) -> bytes:
+        """The tokens that may come next, as in `core.plan.Masks`."""
+        ...
+
+    def accept(self, token: int) -> None:
+        """Go on by a token."""
+        ...
+
+
+class Grammar(Protocol):
+    """What answers may be, compiled; shared by any number of them."""
+
+    @property
+    def first_mask(self) -> bytes:
+        """What `mask` of a fresh state gives."""
+        ...
+
+    def start(self) -> GrammarState:
+        """The state of an answer without tokens."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class GenerationRequest:
-    """One prompt, `n` answers. Validated by `Engine.submit`, which raises InvalidRequestError."""
+    """One prompt, `n` answers. Validated by `Engine.submit`, which raises InvalidRequestError.
+
+    grammar: what the answers may be; None leaves them free.
+    shown: control tokens that appear in the text, by their names; others have no text.
+    """
 
     prompt: Sequence[int]
     service_class: ServiceClass = ServiceClass.STANDARD
@@ -55,6 +90,8 @@ class GenerationRequest:
     stop: StopConditions = StopConditions()
     n: int = 1
     tenant: str = ""
+    grammar: Grammar | None = None
+    shown: Set[int] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)

@@ -117,9 +117,10 @@ class Tokenizer:
         found: int | None = self._core.token_to_id(name)
         return found
 
-    def stream(self, skip_special: bool = True) -> "StreamDecoder":
-        """A decoder for tokens that come one by one."""
-        return StreamDecoder(self, skip_special)
+    def stream(self, shown: Set[int] = frozenset()) -> "StreamDecoder":
+        """A decoder for tokens that come one by one. Control tokens have no text, but for those in
+        `shown`, whose names it is."""
+        return StreamDecoder(self, shown)
 
     def _spell(self, token: int) -> bytes:
         if token < 0 or token >= 1 << 32:
@@ -143,14 +144,14 @@ class Tokenizer:
 class StreamDecoder:
     """Text of tokens as they come. The pieces put together equal `Tokenizer.decode` of all."""
 
-    def __init__(self, tokenizer: Tokenizer, skip_special: bool) -> None:
+    def __init__(self, tokenizer: Tokenizer, shown: Set[int]) -> None:
         self._tokenizer = tokenizer
-        self._skip_special = skip_special
+        self._shown = shown
         self._utf8 = codecs.getincrementaldecoder("utf-8")("replace")
 
     def push(self, token: int) -> str:
         """New text, whole characters only; may be empty."""
-        if self._skip_special and self._tokenizer.is_special(token):
+        if self._tokenizer.is_special(token) and token not in self._shown:
             return ""
         return self._utf8.decode(self._tokenizer.token_bytes(token))
 

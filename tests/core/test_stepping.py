@@ -1,10 +1,12 @@
 """Which residents compute in a step, where the rules meet: growth, floor credit, lone residents."""
 
+from collections.abc import Set
+
 from headway.core.budget import FloorCredit, Targets
 from headway.core.config import SchedulerConfig
 from headway.core.residency import Residency
 from headway.core.stepping import Stepping
-from headway.core.types import Lane, ServiceClass, State
+from headway.core.types import Lane, RequestId, ServiceClass, State
 from headway.core.world import World
 from headway.testing import make_request
 from tests.core.helpers import assert_oracle, simulate, trace
@@ -13,10 +15,15 @@ from tests.core.worlds import decoding, world_of
 REALTIME, STANDARD, BATCH = ServiceClass
 
 
-def stepping_for(world: World, lane: Lane = Lane.UNIFIED, credit_tokens: int = 0) -> Stepping:
+def stepping_for(
+    world: World,
+    lane: Lane = Lane.UNIFIED,
+    credit_tokens: int = 0,
+    unready: Set[RequestId] = frozenset(),
+) -> Stepping:
     credit = FloorCredit(share=1.0, most_tokens=1000)
     credit.settle(credit_tokens, 0)
-    return Stepping(world, Residency(world, lane, 1.0), credit, now=1.0)
+    return Stepping(world, Residency(world, lane, 1.0), credit, 1.0, unready)
 
 
 def computing(stepping: Stepping) -> dict[int, int]:
@@ -128,5 +135,30 @@ def test_with_every_block_in_others_hands_the_most_senior_waits() -> None:
     residency = Residency(world, Lane.UNIFIED, 1.0)
     residency.entered.add(junior)
     stepping = Stepping(world, residency, FloorCredit(0.0, 0), now=1.0)
+    stepping.unstick()
+    assert computing(stepping) == {}
+
+
+def test_those_that_are_not_ready_are_paused_and_cost_nobody_else_the_step() -> None:
+    world = world_of(kv_blocks=16)
+    decoding(world, make_request(1, REALTIME, 15))
+    decoding(world, make_request(2, STANDARD, 40)).computed = 0
+    decoding(world, make_request(3, BATCH, 15))
+    unready = frozenset({RequestId(1), RequestId(2)})
+    stepping = stepping_for(world, unready=unready)
+    for rank in ServiceClass:
+        stepping.decode_rows(rank)
+        stepping.prefill(rank)
+    stepping.floor()
+    paused = {p.request: p.reason for p in stepping.record().paused}
+    assert paused.keys() == unready and "mask" in paused[RequestId(1)]
+    assert computing(stepping) == {3: 1}
+
+
+def test_where_nobody_is_ready_the_step_is_empty() -> None:
+    world = world_of(kv_blocks=16)
+    decoding(world, make_request(1, BATCH, 15))
+    stepping = stepping_for(world, unready=frozenset({RequestId(1)}))
+    stepping.decode_rows(BATCH)
     stepping.unstick()
     assert computing(stepping) == {}

@@ -46,9 +46,9 @@ class Witness(Scheduler):
         self.steps: list[Step] = []
         self._open: dict[Lane, Step] = {}
 
-    def plan(self, lane: Lane, now: float) -> StepPlan:
+    def plan(self, lane: Lane, now: float, unready: Set[RequestId] = frozenset()) -> StepPlan:
         before, residents = {s.id for s in self._heads()}, set(self._world.residents)
-        plan = super().plan(lane, now)
+        plan = super().plan(lane, now, unready)
         step = self._open[lane] = self._step(plan, now, residents)
         if lane is Lane.UNIFIED:
             left = (head for head in self._heads() if head.id in before)

@@ -12,6 +12,7 @@ from headway.engine.arrivals import core_requests
 from headway.engine.choices import Choices, Live
 from headway.engine.flight import Flight
 from headway.engine.loop import StepLoop
+from headway.engine.masks import MaskMaker
 from headway.engine.observers import Observers
 from headway.engine.options import LoopOptions, ModelLimits
 from headway.engine.queues import WaitingRoom
@@ -182,7 +183,7 @@ def test_frequent_realtime_costs_lower_classes_at_most_every_other_step() -> Non
     options, limits = LoopOptions(), ModelLimits.from_capacity(capacity, frozenset())
     waiting = WaitingRoom(options.queues)
     scheduler = Scheduler(capacity, SchedulerConfig())
-    choices = Choices(waiting, Observers([]))
+    choices = Choices(waiting, Observers([]), MaskMaker(lambda: None))
     watched: list[Flight] = []
     loop = StepLoop(scheduler, executor, clock, options, choices, watched.append)
     executor.loop = loop

@@ -8,7 +8,7 @@ engine, the scheduler and the copies and products of the model are the ones user
 """
 
 import random
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -80,8 +80,8 @@ class WatchedScheduler(Scheduler):
         super().__init__(capacity, config)
         self.commits: list[tuple[StepPlan, Committed]] = []
 
-    def plan(self, lane: Lane, now: float) -> StepPlan:
-        plan = super().plan(lane, now)
+    def plan(self, lane: Lane, now: float, unready: Set[RequestId] = frozenset()) -> StepPlan:
+        plan = super().plan(lane, now, unready)
         check(self)
         return plan
 

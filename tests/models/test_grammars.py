@@ -1,0 +1,137 @@
+"""Grammars compiled for the embedded model's vocabulary, and for one of bytes."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from headway.errors import InvalidRequestError
+from headway.models.grammars import (
+    MAX_SOURCE_CHARS,
+    Grammar,
+    GrammarCompiler,
+    GrammarError,
+    json_source,
+    regex_source,
+)
+from headway.models.loader import LoadedModel, load_model
+from headway.testing.text import ByteTokenizer
+
+EOS = 0
+BYTES = GrammarCompiler(ByteTokenizer(), 300, {EOS})
+
+
+@pytest.fixture(scope="module")
+def model(smollm2_path: Path) -> LoadedModel:
+    return load_model(smollm2_path)
+
+
+def allows(mask: bytes, token: int) -> bool:
+    return bool(mask[token // 8] >> token % 8 & 1)
+
+
+def taken(grammar: Grammar, text: str) -> int:
+    """How many leading bytes of a text its masks allow."""
+    state = grammar.start()
+    for count, byte in enumerate(text.encode()):
+        if state.complete or not allows(state.mask(), byte):
+            return count
+        state.accept(byte)
+    return len(text)
+
+
+def test_a_schema_in_the_models_own_tokens(model: LoadedModel) -> None:
+    compiler = GrammarCompiler(model.tokenizer, model.weights.config.vocab, model.stop_ids)
+    schema = {
+        "type": "object",
+        "properties": {"name": {"type": "string"}, "age": {"type": "integer"}},
+        "required": ["name", "age"],
+        "additionalProperties": False,
+    }
+    grammar = compiler.compile(json_source(schema), "schema")
+    state, seen = grammar.start(), []
+    for token in model.tokenizer.encode('{"name": "Zoë", "age": 31}', add_special=False):
+        mask = state.mask()
+        assert allows(mask, token)
+        seen.append([stop for stop in model.stop_ids if allows(mask, stop)])
+        state.accept(token)
+    assert not any(seen), "an answer may not end before it is complete"
+    assert state.complete
+    assert compiler.compile(json_source(schema), "schema") is grammar
+    assert grammar.first_mask == grammar.start().mask()
+    assert len(grammar.first_mask) * 8 >= model.weights.config.vocab
+
+
+@pytest.mark.parametrize(
+    ("schema", "good", "bad"),
+    [
+        ({"type": "object"}, ['{"a": [1, {"b": null}]}'], ["[1]", "3"]),
+        ({"enum": ["x", 3]}, ['"x"', "3"], ['"y"']),
+        ({"type": "string", "pattern": "^[a-c]{2}$"}, ['"ab"'], ['"ad"', '"abc"']),
+        ({"anyOf": [{"type": "null"}, {"type": "boolean"}]}, ["null", "true"], ["1"]),
+        ({"$ref": "#/$defs/n", "$defs": {"n": {"type": "integer"}}}, ["12"], ['"a"']),
+        (
+            {"type": "array", "items": {"type": "integer"}, "minItems": 1, "maxItems": 2},
+            ["[1, 2]", "[7]"],
+            ["[]", "[1, 2, 3]"],
+        ),
+    ],
+)
+def test_schemas(schema: Mapping[str, object], good: list[str], bad: list[str]) -> None:
+    grammar = BYTES.compile(json_source(schema), "schema")
+    for text in good:
+        assert taken(grammar, text) == len(text)
+    for text in bad:
+        assert taken(grammar, text) < len(text)
+
+
+def test_lark_and_regular_expressions() -> None:
+    assert taken(BYTES.compile(regex_source("[0-9]+!"), "regex"), "2024!") == 5
+    lark = 'start: greeting " " NAME\ngreeting: "hello" | "bye"\nNAME: /[A-Z][a-z]+/'
+    assert taken(BYTES.compile(lark, "grammar"), "bye Ann") == 7
+    assert taken(BYTES.compile(lark, "grammar"), "bye ann") == 4
+
+
+def test_white_space_in_json_has_an_end() -> None:
+    grammar = BYTES.compile(json_source(True), "schema")
+    assert taken(grammar, "{" + "\n" * 100) < 30
+
+
+@pytest.mark.parametrize(
+    ("source", "reason"),
+    [
+        ("start: nothing", "nothing"),
+        ("start: /(/", "unclosed group"),
+        ("", "compiled"),
+        ("x" * (MAX_SOURCE_CHARS + 1), "longer"),
+        (json.dumps({"grammars": [{"json_schema": {"type": "objec"}}]}), "objec"),
+        (json.dumps({"grammars": [{"json_schema": {"$ref": "http://x.org/y"}}]}), "x.org"),
+        (json.dumps({"grammars": [{"json_schema": {"not": {}}}]}), "not"),
+    ],
+)
+def test_what_cant_be_compiled_is_refused_with_the_reason(source: str, reason: str) -> None:
+    with pytest.raises(InvalidRequestError, match=reason) as caught:
+        BYTES.compile(source, "field")
+    assert caught.value.param == "field" and "\n" not in str(caught.value)
+    assert len(str(caught.value)) < 500
+
+
+def test_a_schema_nested_without_end_is_refused() -> None:
+    schema: dict[str, object] = {"type": "object"}
+    for _ in range(400):
+        schema = {"type": "object", "properties": {"a": schema}, "required": ["a"]}
+    with pytest.raises(GrammarError):
+        json_source(schema)
+
+
+def test_a_token_outside_the_grammar_is_an_error() -> None:
+    state = BYTES.compile(regex_source("[0-9]+"), "regex").start()
+    state.accept(ord("7"))
+    with pytest.raises(GrammarError, match="grammar"):
+        state.accept(ord("x"))
+
+
+def test_a_model_without_an_end_has_no_grammars() -> None:
+    with pytest.raises(InvalidRequestError, match="ends an answer"):
+        GrammarCompiler(ByteTokenizer(), 300, ()).compile("start: /a/", "grammar")
