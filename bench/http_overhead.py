@@ -24,13 +24,12 @@ from multiprocessing.connection import Connection
 from headway.bench.client import Client
 from headway.core.config import SchedulerConfig
 from headway.core.plan import Capacity, Masks, Sampled, StepPlan, StepResult, StepTiming
-from headway.core.request import Usage
 from headway.core.scheduler import Scheduler
-from headway.core.types import FinishReason, ServiceClass
+from headway.core.types import ServiceClass
 from headway.engine.engine import Engine, Surroundings
 from headway.engine.options import ModelLimits
 from headway.engine.streams import Mailbox
-from headway.engine.types import GenerationRequest, StopConditions
+from headway.engine.types import GenerationRequest, RequestEnd, StepEnd, StopConditions
 from headway.server.app import build_app
 from headway.server.gate import Gate
 from headway.server.listen import Listener, bind
@@ -93,7 +92,10 @@ class Gaps:
     def on_preempted(self, service_class: ServiceClass, kind: str) -> None:
         return None
 
-    def on_finished(self, service_class: ServiceClass, reason: FinishReason, usage: Usage) -> None:
+    def on_finished(self, end: RequestEnd) -> None:
+        return None
+
+    def on_step(self, end: StepEnd) -> None:
         return None
 
 
@@ -177,7 +179,6 @@ def over_http(streams: int, step_s: float, seconds: float) -> Gaps:
     gaps = Gaps()
     engine = make_engine(streams, step_s, gaps)
     metrics, gate = Metrics(), Gate()
-    metrics.snapshot = engine.snapshot
     model = ServedModel(ModelNames("m"), ByteTokenizer(), None, engine.max_model_len, 0)
     sock = bind("127.0.0.1", 0)
     app = build_app(Service(engine, model, metrics, gate, ServerOptions()))

@@ -23,10 +23,15 @@ from pathlib import Path
 
 from headway.assembly import EngineOptions, Sizes, build_engine, lane_mode
 from headway.core.budget import Targets
-from headway.core.request import Usage
-from headway.core.types import FinishReason, ServiceClass
+from headway.core.types import ServiceClass
 from headway.engine.engine import Engine
-from headway.engine.types import GenerationRequest, SamplingParams, StopConditions
+from headway.engine.types import (
+    GenerationRequest,
+    RequestEnd,
+    SamplingParams,
+    StepEnd,
+    StopConditions,
+)
 from headway.models.loader import LoadedModel, load_model
 
 PROMPT_TOKENS = 512
@@ -80,7 +85,10 @@ class Tape:
     def on_preempted(self, service_class: ServiceClass, kind: str) -> None:
         """Not of interest."""
 
-    def on_finished(self, service_class: ServiceClass, reason: FinishReason, usage: Usage) -> None:
+    def on_finished(self, end: RequestEnd) -> None:
+        """Not of interest."""
+
+    def on_step(self, end: StepEnd) -> None:
         """Not of interest."""
 
 

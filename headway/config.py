@@ -11,6 +11,20 @@ API_KEY_VARIABLE = "HEADWAY_API_KEY"
 
 
 @dataclass(frozen=True, slots=True)
+class LogConfig:
+    """What is logged, to standard error.
+
+    level: of Python's logging, lower case; `info` has a line for each request.
+    form: `text`, or `json` for an object a line.
+    prompts: whether bodies of requests are logged, prompts and all, at level `info`.
+    """
+
+    level: str = "warning"
+    form: str = "text"
+    prompts: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class ServeConfig:
     """A server's address and manners.
 
@@ -19,7 +33,6 @@ class ServeConfig:
     served_name: the model's name in the API; None takes the model's own.
     default_class: service class of requests that don't say.
     drain_s: after SIGTERM, how long running answers may go on.
-    log_level: of Python's logging, lower case.
     """
 
     host: str = "127.0.0.1"
@@ -28,7 +41,7 @@ class ServeConfig:
     served_name: str | None = None
     default_class: ServiceClass = ServiceClass.STANDARD
     drain_s: float = 30.0
-    log_level: str = "warning"
+    logs: LogConfig = LogConfig()
 
     def __post_init__(self) -> None:
         if not 0 <= self.port <= 65535:

@@ -162,6 +162,16 @@ class Store:
             ).fetchall()
         return [_job(row) for row in rows]
 
+    def totals(self) -> dict[Status, tuple[int, Counts]]:
+        """Jobs on record by status: how many, and their lines."""
+        with self._transaction() as db:
+            rows = db.execute(
+                "SELECT status, count(*), sum(total), sum(completed), sum(failed) "
+                "FROM batches GROUP BY status"
+            ).fetchall()
+        found = {Status(row[0]): (row[1], Counts(*row[2:])) for row in rows}
+        return {status: found.get(status, (0, Counts())) for status in Status}
+
     def move(
         self,
         id: str,

@@ -71,7 +71,15 @@ def _add_serve(parser: argparse.ArgumentParser) -> None:
         help="seconds that running answers may go on after SIGTERM",
     )
     levels = ("debug", "info", "warning", "error")
-    http.add_argument("--log-level", choices=levels, default="warning")
+    http.add_argument(
+        "--log-level", choices=levels, default="warning", help="info: a line for each request"
+    )
+    http.add_argument(
+        "--log-format", choices=("text", "json"), default="text", help="json: an object a line"
+    )
+    http.add_argument(
+        "--log-prompts", action="store_true", help="bodies of requests too, at level info"
+    )
     jobs = parser.add_argument_group("Batch jobs")
     jobs.add_argument(
         "--data-dir", metavar="DIR", help="where they are kept; default: $XDG_DATA_HOME/headway"

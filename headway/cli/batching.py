@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from headway.batches.runner import BatchRunner
     from headway.engine.engine import Engine
     from headway.server.gate import Gate
+    from headway.server.metrics_families import JobTotals
     from headway.server.model import ServedModel
 
 
@@ -56,3 +57,20 @@ def batch_side(desk: BatchDesk, engine: "Engine", model: "ServedModel", gate: "G
     answerer = LineAnswerer(engine, model)
     routes = build_batch_router(BatchService(desk, gate, tuple(answerer.endpoints)))
     return BatchSide(routes, BatchRunner(desk, answerer, engine.snapshot))
+
+
+def job_totals(desk: BatchDesk) -> "JobTotals":
+    """The desk's jobs and lines, for metrics."""
+    from headway.server.metrics_families import JobTotals
+
+    totals = desk.store.totals()
+    ended = [counts for _, counts in totals.values()]
+    live = [counts for status, (_, counts) in totals.items() if status.live]
+    return JobTotals(
+        jobs={status.value: jobs for status, (jobs, _) in totals.items()},
+        lines={
+            "completed": sum(c.completed for c in ended),
+            "failed": sum(c.failed for c in ended),
+            "waiting": sum(c.total - c.completed - c.failed for c in live),
+        },
+    )

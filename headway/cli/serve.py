@@ -2,7 +2,6 @@
 
 import argparse
 import asyncio
-import logging
 import os
 import socket
 import time
@@ -10,16 +9,28 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from headway.batches.desk import BatchDesk
-from headway.cli.batching import batch_side, describe, open_desk
+from headway.cli.batching import batch_side, describe, job_totals, open_desk
 from headway.cli.loading import Loaded, engine_options, load
-from headway.config import API_KEY_VARIABLE, BatchConfig, ServeConfig, api_key, data_folder
+from headway.config import (
+    API_KEY_VARIABLE,
+    BatchConfig,
+    LogConfig,
+    ServeConfig,
+    api_key,
+    data_folder,
+)
 from headway.core.types import ServiceClass
 from headway.errors import ConfigError
 from headway.server.gate import Gate
 from headway.server.listen import Listener, bind, is_loopback
+from headway.server.logs import configure_logs
 from headway.server.metrics import Metrics
+
+if TYPE_CHECKING:
+    from headway.server.operate import Insight
 
 _CURL = """\
   curl {url}/v1/chat/completions -H 'Content-Type: application/json' {key}\\
@@ -32,9 +43,7 @@ def run(settings: argparse.Namespace) -> int:
     started_s = time.monotonic()
     config, batches = _config(settings), _batch_config(settings)
     options = engine_options(settings)
-    logging.basicConfig(
-        level=config.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s"
-    )
+    configure_logs(config.logs.level, config.logs.form)
     metrics = Metrics()
     with ExitStack() as stack:
         sock = stack.enter_context(closing(_bound(config)))
@@ -69,7 +78,7 @@ def _config(settings: argparse.Namespace) -> ServeConfig:
         served_name=settings.served_model_name,
         default_class=ServiceClass[settings.default_class.upper()],
         drain_s=settings.drain_timeout,
-        log_level=settings.log_level,
+        logs=LogConfig(settings.log_level, settings.log_format, settings.log_prompts),
     )
 
 
@@ -105,7 +114,6 @@ class _House:
         from headway.server.model import ServedModel
         from headway.server.tiers import ModelNames
 
-        metrics.snapshot = loaded.engine.snapshot
         self._config = config
         self._loaded = loaded
         self._metrics = metrics
@@ -133,10 +141,27 @@ class _House:
         from headway.server.app import build_app
         from headway.server.routes import ServerOptions, Service
 
-        options = ServerOptions(self._config.api_key, self._config.default_class)
+        options = ServerOptions(
+            self._config.api_key,
+            self._config.default_class,
+            log_prompts=self._config.logs.prompts,
+        )
         service = Service(self._loaded.engine, self._model, self._metrics, self._gate, options)
-        app = build_app(service, None if self._side is None else self._side.routes)
+        routes = None if self._side is None else self._side.routes
+        app = build_app(service, routes, self._insight())
         return Listener(app, self._gate, sock, self._config.drain_s)
+
+    def _insight(self) -> "Insight":
+        from importlib.metadata import version
+
+        from headway.server.metrics_families import Build
+        from headway.server.operate import Insight
+
+        desk = self._desk
+        return Insight(
+            Build(version("headway"), self._loaded.name),
+            None if desk is None else lambda: job_totals(desk),
+        )
 
     @contextmanager
     def running(self) -> Iterator[None]:

@@ -70,6 +70,16 @@ class BlockPool:
         free, cached = len(self._free), len(self._cached)
         return TierCounts(free, self.total - free - cached, cached, self.total)
 
+    @property
+    def free_blocks(self) -> Sequence[BlockId]:
+        """Blocks that hold nothing."""
+        return tuple(self._free)
+
+    @property
+    def cached_blocks(self) -> Sequence[BlockId]:
+        """Blocks of the prefix cache that nobody holds, the first to be evicted first."""
+        return tuple(self._cached)
+
     def references(self, block: BlockId) -> int:
         """How many sequences hold the block."""
         return self._refs[block]

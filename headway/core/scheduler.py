@@ -10,6 +10,7 @@ from headway.core.budget import FloorCredit
 from headway.core.config import SchedulerConfig
 from headway.core.lanes import LaneChooser, Lanes
 from headway.core.outcome import apply_failure, apply_result
+from headway.core.picture import Picture, take_picture
 from headway.core.plan import Capacity, Open, StepFailure, StepPlan, StepResult
 from headway.core.record import Records
 from headway.core.request import (
@@ -201,6 +202,10 @@ class Scheduler:
             step_error=world.measured.steps.median_error,
             arrangement=world.arrangement,
         )
+
+    def picture(self) -> Picture:
+        """Every block and sequence as it is now: a snapshot in detail, and slower to take."""
+        return take_picture(self._world, self.records.latest())
 
     def _as_plan(self, lane: Lane, residency: Residency, stepping: Stepping) -> StepPlan:
         world = self._world

@@ -15,11 +15,12 @@ from headway.core.request import (
     VerdictKind,
 )
 from headway.core.types import FinishReason, RequestId, ServiceClass
+from headway.engine.flight import Planned
 from headway.engine.masks import MaskMaker
 from headway.engine.queues import WaitingRoom
 from headway.engine.streams import Mailbox, Outbox, Parcel
 from headway.engine.text import ChoiceText
-from headway.engine.types import Grammar, Observer, TokenInfo
+from headway.engine.types import Grammar, Observer, RequestEnd, StepEnd, TokenInfo
 from headway.errors import HeadwayError
 
 logger = logging.getLogger(__name__)
@@ -30,7 +31,7 @@ class Live:
     """A choice under way. `text` only where stop strings are watched: then the engine decodes.
     `grammar` only where the answer is not free.
 
-    last_s: when its last token was committed; None before the first.
+    first_s, last_s: when its first and its last token were committed; None before the first.
     """
 
     request: Request
@@ -38,16 +39,30 @@ class Live:
     mailbox: Mailbox
     text: ChoiceText | None
     grammar: Grammar | None = None
+    first_s: float | None = None
     last_s: float | None = None
     admitted: bool = False
+
+    def end(self, finished: Finished) -> RequestEnd:
+        """Its end, for observers."""
+        first_s, last_s, request = self.first_s, self.last_s, self.request
+        decode_s = 0.0 if first_s is None or last_s is None else last_s - first_s
+        return RequestEnd(
+            request.service_class, request.tenant, finished.reason, finished.usage, decode_s
+        )
 
 
 @dataclass(frozen=True, slots=True)
 class News:
-    """What a commit changed, and when."""
+    """What a commit changed, and when.
+
+    planned: the step, unless an executor had nothing to do in it.
+    """
 
     committed: Committed
     when_s: float
+    planned: Planned | None
+    outcome: StepResult | StepFailure
 
 
 class Choices:
@@ -119,8 +134,11 @@ class Choices:
                 self._observer.on_preempted(live.request.service_class, preempted.kind.value)
         for emitted in news.committed.emitted:
             self._emit(emitted, news.when_s)
+        step = self._step_end(news)
         for finished in news.committed.finished:
             self._finish(finished)
+        if step is not None:
+            self._observer.on_step(step)
 
     def flush(self) -> None:
         """Send out what is in the outbox."""
@@ -145,6 +163,7 @@ class Choices:
         self._observer.on_tokens(
             live.request.service_class, (when_s - since_s,), live.last_s is None
         )
+        live.first_s = when_s if live.first_s is None else live.first_s
         live.last_s = when_s
         if live.text is None:
             info = TokenInfo(emitted.token, emitted.logprobs)
@@ -172,7 +191,29 @@ class Choices:
             released = live.text.take()
             parcel.text, parcel.tokens = released.text, released.tokens
         self._outbox.put(live.mailbox, parcel)
-        self._observer.on_finished(live.request.service_class, finished.reason, finished.usage)
+        decode_s = (
+            0.0 if live.first_s is None or live.last_s is None else live.last_s - live.first_s
+        )
+        request = live.request
+        self._observer.on_finished(
+            RequestEnd(
+                request.service_class, request.tenant, finished.reason, finished.usage, decode_s
+            )
+        )
+
+    def _step_end(self, news: News) -> StepEnd | None:
+        """The step for observers; made before those that ended in it are forgotten."""
+        planned = news.planned
+        if planned is None or planned.record is None:
+            return None
+        record = planned.record
+        named = [
+            *(computed.request for computed in record.computed),
+            *(left.request for left in record.paused),
+            *(r for evicted in record.evicted for r in (evicted.request, evicted.wanted_by)),
+        ]
+        classes = {r: self._live[r].request.service_class for r in named if r in self._live}
+        return StepEnd(planned.plan, record, news.outcome, classes, news.when_s)
 
     def _leave_queue(self, live: Live) -> None:
         if not live.admitted:

@@ -1,6 +1,7 @@
 """The engine: a thread around the step loop, and the door to it."""
 
 import asyncio
+import contextlib
 import itertools
 import logging
 import random
@@ -10,6 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
+from headway.core.picture import Picture
 from headway.core.plan import Capacity, Executor
 from headway.core.record import StepRecord
 from headway.core.request import Request, Snapshot
@@ -139,6 +141,20 @@ class Engine:
         """The scheduler after its last commit."""
         return self._loop.snapshot
 
+    async def picture(self) -> Picture:
+        """Every block and sequence as it is between two steps; see `PictureSource`."""
+        loop = asyncio.get_running_loop()
+        taken: asyncio.Future[Picture] = loop.create_future()
+
+        def take(step_loop: StepLoop) -> None:
+            picture = step_loop.picture()
+            with contextlib.suppress(RuntimeError):  # the event loop has been closed
+                loop.call_soon_threadsafe(_fulfil, taken, picture)
+
+        if not self._command(take):
+            raise EngineStoppedError(self._refusal)
+        return await taken
+
     def explain(self, step: int | None = None) -> StepRecord | None:
         """What a step decided and why, the last one by default; None if it is no longer kept."""
         return self._records.latest() if step is None else self._records.find(step)
@@ -221,11 +237,13 @@ class Engine:
         """A step of one of several lanes has ended; called by what watches it."""
         self._command(lambda loop: loop.land(flight, end))
 
-    def _command(self, command: Command) -> None:
+    def _command(self, command: Command) -> bool:
+        """Have the engine thread do something; False if there is none any more."""
         with self._wake:
             if not self._ended:
                 self._inbox.append(command)
                 self._wake.notify()
+            return not self._ended
 
     def _run(self) -> None:
         """The engine thread."""
@@ -270,3 +288,9 @@ class Engine:
         self._watch.close()
         self._masks.close()
         self._obey()
+
+
+def _fulfil(future: "asyncio.Future[Picture]", picture: Picture) -> None:
+    """Give a picture to whoever asked, if they still wait."""
+    if not future.done():
+        future.set_result(picture)

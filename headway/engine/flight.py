@@ -4,17 +4,31 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from headway.core.plan import StepHandle, StepPlan, StepResult
+from headway.core.record import StepRecord
 from headway.core.types import RequestId
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """A plan, and what it decided and why; None where the scheduler keeps no records."""
+
+    plan: StepPlan
+    record: StepRecord | None
 
 
 @dataclass(frozen=True, slots=True)
 class Flight:
     """A submitted step. `expected_s`: how long it should take, from `started_s` on."""
 
-    plan: StepPlan
+    planned: Planned
     handle: StepHandle
     started_s: float
     expected_s: float
+
+    @property
+    def plan(self) -> StepPlan:
+        """What was submitted."""
+        return self.planned.plan
 
     def end(self, limit_s: float) -> StepResult | Exception:
         """Wait for its end, `limit_s` at most: its result, or what the handle raised (TimeoutError

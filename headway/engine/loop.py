@@ -3,12 +3,13 @@
 import logging
 from collections.abc import Callable, Sequence
 
+from headway.core.picture import Picture
 from headway.core.plan import Executor, StepFailure, StepPlan, StepResult
 from headway.core.request import Committed, Snapshot
 from headway.core.scheduler import Scheduler
 from headway.core.types import Lane, RequestId
 from headway.engine.choices import Choices, Live, News
-from headway.engine.flight import Flight, Pace
+from headway.engine.flight import Flight, Pace, Planned
 from headway.engine.options import LoopOptions
 from headway.errors import HeadwayError
 
@@ -120,13 +121,17 @@ class StepLoop:
             raise StallError(f"step {plan.step} has not ended after {limit_s:g} s") from end
         del self._flights[plan.lane]
         if isinstance(end, Exception):
-            self._commit(plan, self._failure(plan, end))
+            self._commit(flight.planned, self._failure(plan, end))
             return
         if plan.chunks:
             self._failures[plan.lane] = 0
         self._note_interrupts(plan, end)
         self._pace[plan.lane].observe(plan, end)
-        self._commit(plan, end)
+        self._commit(flight.planned, end)
+
+    def picture(self) -> Picture:
+        """Every block and sequence as it is now."""
+        return self._scheduler.picture()
 
     def end(self, message: str) -> None:
         """End every choice with ERROR, those that are still to come too. No turn may follow; steps
@@ -156,15 +161,16 @@ class StepLoop:
         """Plan a lane and launch its step; whether that did anything."""
         masks = self._choices.masks
         plan = self._scheduler.plan(lane, self._clock(), masks.unready())
+        planned = Planned(plan, self._scheduler.records.latest())
         if plan.empty:
-            return self._commit(plan, StepResult(plan.step)) != Committed()
+            return self._commit(planned, StepResult(plan.step)) != Committed()
         started_s = self._clock()
         try:
             handle = self._executor.submit(plan, masks.masks(plan))
         except Exception as error:
-            self._commit(plan, self._failure(plan, error))
+            self._commit(planned, self._failure(plan, error))
             return True
-        flight = Flight(plan, handle, started_s, self._pace[lane].expect(plan))
+        flight = Flight(planned, handle, started_s, self._pace[lane].expect(plan))
         self._flights[lane] = flight
         if self.urgent:
             self._interrupt(flight)
@@ -172,14 +178,16 @@ class StepLoop:
             self._watch(flight)
         return True
 
-    def _commit(self, plan: StepPlan, outcome: StepResult | StepFailure) -> Committed:
+    def _commit(self, planned: Planned, outcome: StepResult | StepFailure) -> Committed:
         """Verdicts, then the commit; its news are kept for the next delivery."""
+        plan = planned.plan
         verdicts = self._choices.judge(outcome)
         now_s = self._clock()
         committed = self._scheduler.commit(plan, outcome, verdicts, now_s)
         self.snapshot = self._scheduler.snapshot()
-        if committed != Committed():
-            self._news.append(News(committed, now_s))
+        if committed != Committed() or not plan.empty:
+            step = None if plan.empty else planned
+            self._news.append(News(committed, now_s, step, outcome))
         self._changed = self._changed or not plan.empty or bool(self._news)
         return committed
 

@@ -29,7 +29,7 @@ class MaskMaker:
     its mask is made, and the engine's again afterwards: no row is planned in between.
     """
 
-    def __init__(self, wake: Callable[[], None]) -> None:
+    def __init__(self, wake: Callable[[], object]) -> None:
         """`wake`: called, from another thread, when a mask that a plan did without is there."""
         self._wake = wake
         self._rows: dict[RequestId, _Row] = {}

@@ -3,9 +3,8 @@
 import logging
 from collections.abc import Callable, Iterable, Sequence
 
-from headway.core.request import Usage
-from headway.core.types import FinishReason, ServiceClass
-from headway.engine.types import Observer
+from headway.core.types import ServiceClass
+from headway.engine.types import Observer, RequestEnd, StepEnd
 
 logger = logging.getLogger(__name__)
 
@@ -28,9 +27,13 @@ class Observers:
         """See `engine.types.Observer`."""
         self._tell(lambda o: o.on_preempted(service_class, kind))
 
-    def on_finished(self, service_class: ServiceClass, reason: FinishReason, usage: Usage) -> None:
+    def on_finished(self, end: RequestEnd) -> None:
         """See `engine.types.Observer`."""
-        self._tell(lambda o: o.on_finished(service_class, reason, usage))
+        self._tell(lambda o: o.on_finished(end))
+
+    def on_step(self, end: StepEnd) -> None:
+        """See `engine.types.Observer`."""
+        self._tell(lambda o: o.on_step(end))
 
     def _tell(self, call: Callable[[Observer], None]) -> None:
         for observer in tuple(self._observers):

@@ -4,10 +4,18 @@ from collections.abc import AsyncIterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from headway.core.plan import Penalties, TokenLogprobs, Truncation
+from headway.core.picture import Picture
+from headway.core.plan import (
+    Penalties,
+    StepFailure,
+    StepPlan,
+    StepResult,
+    TokenLogprobs,
+    Truncation,
+)
 from headway.core.record import StepRecord
 from headway.core.request import Snapshot, Usage
-from headway.core.types import FinishReason, ServiceClass
+from headway.core.types import FinishReason, RequestId, ServiceClass
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,6 +174,46 @@ class EngineClient(Protocol):
         ...
 
 
+class PictureSource(Protocol):
+    """Who can be asked for a picture of the scheduler in detail."""
+
+    async def picture(self) -> Picture:
+        """Every block and sequence as it is between two steps. Costs nothing while nobody asks.
+
+        Raises EngineStoppedError.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class RequestEnd:
+    """A request that ended, aborted and failed ones too.
+
+    decode_s: seconds from its first token to its last one; 0 for fewer than two.
+    """
+
+    service_class: ServiceClass
+    tenant: str
+    reason: FinishReason
+    usage: Usage
+    decode_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class StepEnd:
+    """A step that an executor was given, and how it ended.
+
+    classes: of the requests that `record` names, as far as they are still under way.
+    when_s: when it was committed, on the engine's clock.
+    """
+
+    plan: StepPlan
+    record: StepRecord
+    outcome: StepResult | StepFailure
+    classes: Mapping[RequestId, ServiceClass]
+    when_s: float
+
+
 class Observer(Protocol):
     """Told of a request's milestones, on the engine thread. Must not block; an exception is logged
     and the observer dropped, the loop goes on."""
@@ -179,6 +227,8 @@ class Observer(Protocol):
 
     def on_preempted(self, service_class: ServiceClass, kind: str) -> None: ...
 
-    def on_finished(
-        self, service_class: ServiceClass, reason: FinishReason, usage: Usage
-    ) -> None: ...
+    def on_finished(self, end: RequestEnd) -> None: ...
+
+    def on_step(self, end: StepEnd) -> None:
+        """Comes after what the step brought. Not called where the scheduler keeps no records."""
+        ...

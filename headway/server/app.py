@@ -8,11 +8,15 @@ from pydantic import BaseModel
 from pydantic.json_schema import JsonSchemaMode, models_json_schema
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
+from starlette.types import ASGIApp
 
 from headway.errors import HeadwayError
 from headway.server.auth import KeyGuard
 from headway.server.batch_routes import BATCH_BODIES, build_closed_router
 from headway.server.errors import ApiError, from_exception, internal_error
+from headway.server.logs import RequestLog
+from headway.server.metrics_families import Build
+from headway.server.operate import Insight, Operator, build_operator_router
 from headway.server.routes import BODIES, Service, build_router
 
 _API_VERSION = "1"
@@ -21,7 +25,17 @@ _SCHEMAS = "#/components/schemas/{model}"
 
 
 class _App(FastAPI):
-    """Describes request bodies too, which the routes validate themselves."""
+    """Describes request bodies too, which the routes validate themselves.
+
+    log: what every request passes first.
+    """
+
+    log: RequestLog
+
+    def build_middleware_stack(self) -> ASGIApp:
+        """Every answer passes the log, those to unexpected errors too."""
+        self.log = RequestLog(super().build_middleware_stack())
+        return self.log
 
     def openapi(self) -> dict[str, Any]:
         """The OpenAPI document."""
@@ -41,13 +55,19 @@ class _App(FastAPI):
         return document
 
 
-def build_app(service: Service, batches: APIRouter | None = None) -> FastAPI:
+def build_app(
+    service: Service, batches: APIRouter | None = None, insight: Insight | None = None
+) -> FastAPI:
     """The ASGI application of a service. Every error has OpenAI's body.
 
     batches: routes of the Batch API; None for a server that has no data folder.
+    insight: what operators are shown besides the engine.
     """
     app = _App(title="Headway", version=_API_VERSION, docs_url=None, redoc_url=None)
     app.include_router(build_router(service))
+    insight = insight or Insight(Build("", service.model.names.all[0]))
+    operator = Operator(service.engine, service.metrics, insight, lambda: app.log.responses)
+    app.include_router(build_operator_router(operator))
     app.include_router(batches or build_closed_router("the server has no data folder"))
     for kind in (ApiError, HeadwayError, HTTPException, Exception):
         app.add_exception_handler(kind, _answer_error)

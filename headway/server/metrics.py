@@ -1,28 +1,47 @@
-"""Figures for Prometheus: gauges computed from the scheduler's snapshot when scraped, counters and
-histograms fed by the engine thread.
+"""Figures for Prometheus: counters and histograms fed by the engine thread.
 
 One writer (the engine thread) and plain integers: recording a token costs no lock and no lookup by
-label, and a scrape reads whatever is there.
+label, and a scrape reads whatever is there. `metrics_families` turns them into what is scraped.
 """
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
-from headway.core.request import Snapshot, TierCounts, Usage
-from headway.core.types import FinishReason, PreemptKind, ServiceClass
+from headway.core.plan import StepFailure
+from headway.core.request import Usage
+from headway.core.types import FinishReason, Lane, PreemptKind, RequestId, ServiceClass
+from headway.engine.types import RequestEnd, StepEnd
 
-if TYPE_CHECKING:
-    from prometheus_client.core import Metric
 
-_MS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000, 30_000)
-_TOKEN_BOUNDS_S = tuple(ms / 1000 for ms in _MS)
-_QUEUE_BOUNDS_S = (*_TOKEN_BOUNDS_S, 60.0, 120.0, 300.0, 600.0, 1800.0, 3600.0)
-_TOKEN_KINDS = ("prompt", "cached", "generated", "recomputed")
-_TOKENS_HELP = "Tokens: generated ones as they come, the others when their request ends."
-_REQUEST_STATES = ("waiting", "running", "paused", "swapped")
-_BLOCK_STATES = ("free", "used", "cached")
+def _seconds(*milliseconds: float) -> tuple[float, ...]:
+    return tuple(ms / 1000 for ms in milliseconds)
+
+
+TTFT_BOUNDS_S = (
+    *_seconds(5, 10, 20, 30, 50, 75, 100, 150, 200, 300, 500, 750, 1000, 1500, 2000, 3000, 5000),
+    *(10.0, 30.0, 60.0, 300.0, 600.0, 1800.0, 3600.0),
+)
+"""Fine where realtime's targets are, and long enough for batch work that waits for an hour."""
+
+TOKEN_BOUNDS_S = _seconds(
+    *(1, 2, 3, 5, 7.5, 10, 15, 20, 30, 40, 50, 75, 100, 150, 200, 300, 500, 1000, 2000, 5000),
+    *(10_000, 30_000),
+)
+QUEUE_BOUNDS_S = (
+    *_seconds(1, 5, 10, 25, 50, 100, 250, 500, 1000, 2500, 5000, 10_000),
+    *(30.0, 60.0, 120.0, 300.0, 600.0, 1800.0, 3600.0),
+)
+STEP_BOUNDS_S = _seconds(
+    0.5, 1, 2, 3, 5, 7.5, 10, 15, 20, 30, 50, 75, 100, 150, 200, 300, 500, 1000, 2000, 5000
+)
+TOKEN_KINDS = ("prompt", "cached", "generated", "recomputed")
+PHASES = ("prefill", "decode")
+OUTCOMES = ("done", "interrupted", "failed")
+
+MOST_TENANTS = 100
+NO_TENANT, OTHER_TENANTS = "(none)", "(other)"
+"""Labels: of requests without a tenant, and of tenants beyond the first MOST_TENANTS."""
 
 
 class Histogram:
@@ -58,132 +77,146 @@ def _zeros(keys: Iterable[str]) -> Callable[[], dict[str, int]]:
 
 
 @dataclass(slots=True)
-class ClassFigures:
-    """Figures of one service class."""
+class Latencies:
+    """Seconds of one service class. tpot: mean time per output token of each request."""
 
-    ttft: Histogram = field(default_factory=lambda: Histogram(_QUEUE_BOUNDS_S))
-    itl: Histogram = field(default_factory=lambda: Histogram(_TOKEN_BOUNDS_S))
-    queue: Histogram = field(default_factory=lambda: Histogram(_QUEUE_BOUNDS_S))
+    ttft: Histogram = field(default_factory=lambda: Histogram(TTFT_BOUNDS_S))
+    itl: Histogram = field(default_factory=lambda: Histogram(TOKEN_BOUNDS_S))
+    tpot: Histogram = field(default_factory=lambda: Histogram(TOKEN_BOUNDS_S))
+    queue: Histogram = field(default_factory=lambda: Histogram(QUEUE_BOUNDS_S))
+
+
+@dataclass(slots=True)
+class ClassFigures:
+    """Figures of one service class. pauses: times a resident was left out of a step that followed
+    one it was not left out of."""
+
+    latencies: Latencies = field(default_factory=Latencies)
     preemptions: dict[str, int] = field(default_factory=_zeros(k.value for k in PreemptKind))
     finished: dict[str, int] = field(default_factory=_zeros(r.value for r in FinishReason))
-    tokens: dict[str, int] = field(default_factory=_zeros(_TOKEN_KINDS))
+    tokens: dict[str, int] = field(default_factory=_zeros(TOKEN_KINDS))
+    computed: dict[str, int] = field(default_factory=_zeros(PHASES))
+    pauses: int = 0
+
+
+@dataclass(slots=True)
+class LaneFigures:
+    """Figures of one lane. predicted_s: sum over the steps in `seconds`.
+
+    paused: those the last step left out.
+    """
+
+    seconds: Histogram = field(default_factory=lambda: Histogram(STEP_BOUNDS_S))
+    predicted_s: float = 0.0
+    outcomes: dict[str, int] = field(default_factory=_zeros(OUTCOMES))
+    paused: frozenset[RequestId] = frozenset()
+
+
+@dataclass(slots=True)
+class CopyFigures:
+    """Copies between the tiers, by direction."""
+
+    blocks: dict[str, int] = field(default_factory=_zeros(("out", "in")))
+    seconds: dict[str, float] = field(default_factory=lambda: {"out": 0.0, "in": 0.0})
+
+
+class Tenants:
+    """Tokens by tenant and class, for a bounded number of tenants."""
+
+    def __init__(self, most: int = MOST_TENANTS) -> None:
+        self._most = most
+        self._tokens: dict[tuple[str, ServiceClass], dict[str, int]] = {}
+        self._known: set[str] = set()
+
+    def add(self, tenant: str, service_class: ServiceClass, usage: Usage) -> None:
+        """Count the tokens of a request that ended."""
+        label = tenant or NO_TENANT
+        if label not in self._known:
+            if len(self._known) >= self._most:
+                label = OTHER_TENANTS
+            self._known.add(label)
+        tokens = self._tokens.setdefault((label, service_class), dict.fromkeys(TOKEN_KINDS, 0))
+        _add_usage(tokens, usage)
+        tokens["generated"] += usage.generated
+
+    def items(self) -> list[tuple[str, ServiceClass, Mapping[str, int]]]:
+        """Tenant, class and tokens by kind."""
+        return [(tenant, c, tokens) for (tenant, c), tokens in tuple(self._tokens.items())]
 
 
 class Metrics:
-    """An engine Observer that is also a prometheus_client collector.
+    """An engine Observer that counts.
 
-    snapshot: where gauges come from; set once the engine exists.
+    classes, lanes, copies, tenants: what it has counted. Read from any thread.
     """
 
     def __init__(self) -> None:
-        self.snapshot: Callable[[], Snapshot] | None = None
-        self._classes = {service_class: ClassFigures() for service_class in ServiceClass}
+        self.classes = {service_class: ClassFigures() for service_class in ServiceClass}
+        self.lanes = {lane: LaneFigures() for lane in Lane}
+        self.copies = CopyFigures()
+        self.tenants = Tenants()
 
     def on_admitted(self, service_class: ServiceClass, queued_s: float) -> None:
         """A request left the queue."""
-        self._classes[service_class].queue.observe(queued_s)
+        self.classes[service_class].latencies.queue.observe(queued_s)
 
     def on_tokens(self, service_class: ServiceClass, gaps_s: Sequence[float], first: bool) -> None:
         """Tokens of one request in one step."""
-        figures = self._classes[service_class]
+        figures = self.classes[service_class]
         figures.tokens["generated"] += len(gaps_s)
-        histogram = figures.ttft if first else figures.itl
+        histogram = figures.latencies.ttft if first else figures.latencies.itl
         for gap_s in gaps_s:
             histogram.observe(gap_s)
 
     def on_preempted(self, service_class: ServiceClass, kind: str) -> None:
         """A request gave up its blocks."""
-        self._classes[service_class].preemptions[kind] += 1
+        self.classes[service_class].preemptions[kind] += 1
 
-    def on_finished(self, service_class: ServiceClass, reason: FinishReason, usage: Usage) -> None:
-        """A request ended, aborted and failed ones too. What it generated is counted already."""
-        figures = self._classes[service_class]
-        figures.finished[reason.value] += 1
-        figures.tokens["prompt"] += usage.prompt
-        figures.tokens["cached"] += usage.cached
-        figures.tokens["recomputed"] += usage.recomputed
+    def on_finished(self, end: RequestEnd) -> None:
+        """A request ended. What it generated is counted by class already."""
+        figures = self.classes[end.service_class]
+        figures.finished[end.reason.value] += 1
+        _add_usage(figures.tokens, end.usage)
+        self.tenants.add(end.tenant, end.service_class, end.usage)
+        if end.usage.generated > 1:
+            figures.latencies.tpot.observe(end.decode_s / (end.usage.generated - 1))
 
-    def collect(self) -> "Iterable[Metric]":
-        """All metric families, for a registry."""
-        yield from self._gauges()
-        yield from self._counters()
-        yield from self._histograms()
-
-    def _gauges(self) -> "Iterable[Metric]":
-        from prometheus_client.core import GaugeMetricFamily
-
-        if self.snapshot is None:
+    def on_step(self, end: StepEnd) -> None:
+        """A step ended."""
+        lane, outcome = self.lanes[end.record.lane], end.outcome
+        self._count_pauses(lane, end)
+        if isinstance(outcome, StepFailure):
+            lane.outcomes["failed"] += 1
             return
-        now = self.snapshot()
-        blocks = GaugeMetricFamily(
-            "headway_kv_blocks", "KV blocks by tier and state.", labels=["tier", "state"]
-        )
-        tiers: dict[str, TierCounts] = {"device": now.device, "host": now.host}
-        for tier, counts in tiers.items():
-            for state in _BLOCK_STATES:
-                blocks.add_metric([tier, state], getattr(counts, state))
-        yield blocks
-        requests = GaugeMetricFamily(
-            "headway_requests", "Live requests by state.", labels=["state", "service_class"]
-        )
-        for service_class in ServiceClass:
-            counts_of = now.classes.get(service_class)
-            for state in _REQUEST_STATES:
-                value = 0 if counts_of is None else getattr(counts_of, state)
-                requests.add_metric([state, service_class.label], value)
-        yield requests
-        rates = GaugeMetricFamily(
-            "headway_decode_tokens_per_second", "Decode rate over the last steps.", labels=["kind"]
-        )
-        for kind in ("achieved", "bound", "paper"):
-            rates.add_metric([kind], getattr(now.throughput, kind))
-        yield rates
-        named = {
-            "headroom_blocks": ("Blocks kept free for running requests.", now.headroom_blocks),
-            "promoted_requests": ("Batch requests in the reserve.", now.promoted),
-            "selection_gap_ratio": ("Share of Eq. 1's optimum missed.", now.selection_gap),
-            "step_time_error_ratio": ("Median error of predicted step times.", now.step_error),
-            "lanes_split": ("1 while prefill and decode run apart.", now.arrangement.split),
-        }
-        for name, (text, value) in named.items():
-            yield GaugeMetricFamily(f"headway_{name}", text, value=value)
+        copies, timing = self.copies, outcome.timing
+        copies.blocks["out"] += len(end.plan.swap_out)
+        copies.blocks["in"] += len(end.plan.swap_in)
+        copies.seconds["out"] += timing.copy_out_s
+        copies.seconds["in"] += timing.copy_in_s
+        if outcome.interrupted:
+            lane.outcomes["interrupted"] += 1
+            return
+        lane.outcomes["done"] += 1
+        if end.plan.chunks:
+            lane.seconds.observe(timing.compute_s)
+            lane.predicted_s += end.record.predicted_s
+        for computed in end.record.computed:
+            service_class = end.classes.get(computed.request)
+            if service_class is not None:
+                phase = "decode" if computed.decoding else "prefill"
+                self.classes[service_class].computed[phase] += computed.tokens
 
-    def _counters(self) -> "Iterable[Metric]":
-        from prometheus_client.core import CounterMetricFamily
-
-        named: list[tuple[str, str, str, Callable[[ClassFigures], dict[str, int]]]] = [
-            ("headway_preemptions", "Preemptions.", "kind", lambda f: f.preemptions),
-            ("headway_finished", "Requests ended.", "reason", lambda f: f.finished),
-            ("headway_tokens", _TOKENS_HELP, "kind", lambda f: f.tokens),
-        ]
-        for name, text, label, values in named:
-            family = CounterMetricFamily(name, text, labels=["service_class", label])
-            for service_class, figures in self._classes.items():
-                for key, value in values(figures).items():
-                    family.add_metric([service_class.label, key], value)
-            yield family
-
-    def _histograms(self) -> "Iterable[Metric]":
-        from prometheus_client.core import HistogramMetricFamily
-
-        named: list[tuple[str, str, Callable[[ClassFigures], Histogram]]] = [
-            ("headway_ttft_seconds", "Arrival to first token.", lambda f: f.ttft),
-            ("headway_itl_seconds", "Time between tokens of a request.", lambda f: f.itl),
-            ("headway_queue_seconds", "Arrival to admission.", lambda f: f.queue),
-        ]
-        for name, text, histogram_of in named:
-            family = HistogramMetricFamily(name, text, labels=["service_class"])
-            for service_class, figures in self._classes.items():
-                histogram = histogram_of(figures)
-                buckets = histogram.cumulative()
-                family.add_metric([service_class.label], buckets, histogram.sum_s)
-            yield family
+    def _count_pauses(self, lane: LaneFigures, end: StepEnd) -> None:
+        paused = frozenset(left.request for left in end.record.paused)
+        for request in paused - lane.paused:
+            service_class = end.classes.get(request)
+            if service_class is not None:
+                self.classes[service_class].pauses += 1
+        lane.paused = paused
 
 
-def exposition(metrics: Metrics) -> tuple[bytes, str]:
-    """What `/metrics` answers, and its content type. Uses a registry of its own, no global one."""
-    from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
-
-    registry = CollectorRegistry(auto_describe=False)
-    registry.register(metrics)
-    return generate_latest(registry), CONTENT_TYPE_LATEST
+def _add_usage(tokens: dict[str, int], usage: Usage) -> None:
+    """What is known of a request's tokens when it ends, but for those it generated."""
+    tokens["prompt"] += usage.prompt
+    tokens["cached"] += usage.cached
+    tokens["recomputed"] += usage.recomputed

@@ -1,11 +1,11 @@
 """The endpoints."""
 
 import asyncio
+import logging
 import secrets
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
-from enum import Enum
+from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from fastapi import APIRouter, Request
@@ -14,9 +14,9 @@ from starlette.responses import JSONResponse, Response
 from headway.core.types import ServiceClass
 from headway.engine.types import EngineClient, GenerationRequest
 from headway.server.answer import AnswerContext, StreamedAnswer, WholeAnswer
-from headway.server.errors import ApiError, unavailable
+from headway.server.errors import unavailable
 from headway.server.gate import Gate
-from headway.server.metrics import Metrics, exposition
+from headway.server.metrics import Metrics
 from headway.server.model import ServedModel
 from headway.server.openai_types import ChatBody, CompletionBody, GenerationBody
 from headway.server.parse import parse_body, read_body
@@ -33,6 +33,7 @@ COMPLETION_PATH = "/v1/completions"
 BODIES: dict[str, type[GenerationBody]] = {CHAT_PATH: ChatBody, COMPLETION_PATH: CompletionBody}
 """What is posted where."""
 
+_LOG = logging.getLogger(__name__)
 _INLINE_BYTES = 16 * 1024
 
 
@@ -44,12 +45,14 @@ class ServerOptions:
     default_class: for requests that don't say.
     keep_alive_s: a stream with nothing to say sends a comment this often.
     max_body_bytes: larger bodies get 413.
+    log_prompts: whether bodies of requests are logged.
     """
 
     api_key: str | None = None
     default_class: ServiceClass = ServiceClass.STANDARD
     keep_alive_s: float = 10.0
     max_body_bytes: int = 16 * 1024 * 1024
+    log_prompts: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +89,8 @@ class Service:
     async def _accept(self, kind: type[B], request: Request) -> "_Accepted[B]":
         self.gate.check()
         raw = await read_body(request, self.options.max_body_bytes)
+        if self.options.log_prompts:
+            _LOG.info("body", extra={"body": raw.decode(errors="replace")})
         body = parse_body(kind, raw)
         alias = self.model.names.resolve(body.model)
         header = request.headers.get(CLASS_HEADER)
@@ -107,7 +112,7 @@ class Service:
         body, tier = accepted.body, accepted.tier
         name = f"{shape.id_prefix}-{secrets.token_hex(12)}"
         head = Head(name, int(time.time()), body.model, tier.word)
-        headers = {CLASS_HEADER: tier.service_class.label, "X-Request-Id": name}
+        headers = {CLASS_HEADER: tier.service_class.label}
         context = AnswerContext(
             self.engine, requests, self.gate, headers, self.options.keep_alive_s
         )
@@ -147,30 +152,6 @@ class Service:
         self.gate.check()
         return await self.health()
 
-    async def explain(self, step: str) -> Response:
-        """GET /debug/steps/STEP: what a step decided and why; `latest` for the last one.
-        Raises ApiError (404) where the step is unknown or no longer kept."""
-        number = None if step == "latest" else int(step) if step.isdigit() else -1
-        record = self.engine.explain(number)
-        if record is None:
-            raise ApiError(404, f"Step {step} is not among the last steps.", code="not_found")
-        return JSONResponse(asdict(record, dict_factory=_plain))
-
-    async def scrape(self) -> Response:
-        """GET /metrics."""
-        content, media_type = exposition(self.metrics)
-        return Response(content, media_type=media_type)
-
-
-def _plain(fields: list[tuple[str, object]]) -> dict[str, object]:
-    """Fields of a record as JSON can hold them: names of enums, null for no limit."""
-    plain: dict[str, object] = {}
-    for name, value in fields:
-        if isinstance(value, Enum):
-            value = value.name.lower()
-        plain[name] = None if value == float("inf") else value
-    return plain
-
 
 def build_router(service: Service) -> APIRouter:
     """All routes of a service."""
@@ -181,6 +162,4 @@ def build_router(service: Service) -> APIRouter:
     router.add_api_route("/v1/models/{name:path}", service.model_card, methods=["GET"])
     router.add_api_route("/health", service.health, methods=["GET"])
     router.add_api_route("/ready", service.ready, methods=["GET"])
-    router.add_api_route("/debug/steps/{step}", service.explain, methods=["GET"])
-    router.add_api_route("/metrics", service.scrape, methods=["GET"])
     return router

@@ -14,6 +14,7 @@ from headway.core.scheduler import Scheduler
 from headway.core.types import FinishReason, RequestId, ServiceClass
 from headway.engine.options import LoopOptions, QueueLimits
 from headway.engine.streams import SyncGeneration
+from headway.engine.types import RequestEnd, StepEnd
 from headway.errors import ConfigError, EngineStoppedError, OverloadedError
 from headway.testing import LinearDuration, Mishaps, WallClock, make_capacity
 from headway.testing.builders import make_prompt
@@ -30,6 +31,7 @@ class Diary:
         self.gaps: list[tuple[ServiceClass, float, bool]] = []
         self.preempted: list[str] = []
         self.finished: list[tuple[FinishReason, Usage]] = []
+        self.steps: list[StepEnd] = []
 
     def on_admitted(self, service_class: ServiceClass, queued_s: float) -> None:
         self.admitted.append(queued_s)
@@ -40,8 +42,11 @@ class Diary:
     def on_preempted(self, service_class: ServiceClass, kind: str) -> None:
         self.preempted.append(kind)
 
-    def on_finished(self, service_class: ServiceClass, reason: FinishReason, usage: Usage) -> None:
-        self.finished.append((reason, usage))
+    def on_finished(self, end: RequestEnd) -> None:
+        self.finished.append((end.reason, end.usage))
+
+    def on_step(self, end: StepEnd) -> None:
+        self.steps.append(end)
 
 
 class Saboteur(Diary):
@@ -162,6 +167,38 @@ def test_observers_hear_of_every_milestone() -> None:
     assert sum(1 for gap in diary.gaps if not gap[2]) == 54 + 29
     assert [reason for reason, _ in diary.finished] == [FinishReason.LENGTH] * 2
     assert diary.finished[1][1].recomputed > 0 and answer.finish is FinishReason.LENGTH
+    check_steps(diary, rig)
+
+
+def check_steps(diary: Diary, rig: Rig) -> None:
+    """Every step is told, in order, with the classes of those it names."""
+    steps = [end.record.step for end in diary.steps]
+    assert steps == sorted(set(steps))
+    assert all(end.plan.step == end.record.step == end.outcome.step for end in diary.steps)
+    named = dict.fromkeys(ServiceClass, 0)
+    for end in diary.steps:
+        for computed in end.record.computed:
+            named[end.classes[computed.request]] += computed.decoding
+    # The first token comes with the prompt, and once more after a recompute.
+    assert named[ServiceClass.REALTIME] == 29
+    assert named[ServiceClass.BATCH] >= 53
+    (evicted,) = [e for end in diary.steps for e in end.record.evicted]
+    assert (evicted.request, evicted.wanted_by) == (0, 1)
+
+
+async def test_a_picture_is_taken_while_the_engine_works_and_while_it_idles() -> None:
+    with running(make_rig(clock=WallClock(), duration=SLOW)) as rig:
+        idle = await rig.engine.picture()
+        assert idle.sequences == () and len(idle.device) == rig.engine.capacity.kv_blocks
+        generation = rig.engine.submit(greedy(make_prompt(1, 30), 20, ServiceClass.BATCH))
+        async for _ in generation:
+            picture = await rig.engine.picture()
+            break
+        await generation.aclose()
+        assert [view.request for view in picture.sequences] == [0]
+        assert picture.device.count(0) == 2
+    with pytest.raises(EngineStoppedError):
+        await rig.engine.picture()
 
 
 def test_stop_lets_running_requests_end() -> None:

@@ -10,7 +10,7 @@ from headway.core.scheduler import Scheduler
 from headway.core.types import BlockId, FinishReason, Lane, RequestId, ServiceClass
 from headway.engine.arrivals import core_requests
 from headway.engine.choices import Choices, Live
-from headway.engine.flight import Flight
+from headway.engine.flight import Flight, Planned
 from headway.engine.loop import StepLoop
 from headway.engine.masks import MaskMaker
 from headway.engine.observers import Observers
@@ -214,7 +214,7 @@ def test_short_or_realtime_steps_are_not_interrupted() -> None:
             interrupts.append("now")
 
     chunk = Chunk(RequestId(1), [1, 2], 0, [BlockId(0)], 1, False)
-    flight = Flight(StepPlan(0, Lane.UNIFIED, chunks=(chunk,)), Handle(), 10.0, 0.1)
+    flight = Flight(Planned(StepPlan(0, Lane.UNIFIED, chunks=(chunk,)), None), Handle(), 10.0, 0.1)
     flight.interrupt_if_worth(10.0, 0.02, lambda request: True)
     flight.interrupt_if_worth(10.09, 0.02, lambda request: False)
     assert not interrupts

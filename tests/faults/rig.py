@@ -25,7 +25,8 @@ from headway.engine.streams import SyncGeneration
 from headway.engine.text import Detokenizer
 from headway.engine.types import GenerationRequest, SamplingParams, StopConditions
 from headway.executors.native import NativeExecutor, NativeOptions
-from headway.server.metrics import Metrics, exposition
+from headway.server.metrics import Metrics
+from headway.server.metrics_families import Build, Scrape, exposition
 from headway.testing import ManualClock
 from headway.testing.text import ByteTokenizer
 from tests.engine.helpers import Answer, collect, until
@@ -178,7 +179,9 @@ class Rig:
 
     def gauges(self) -> dict[str, float]:
         """What /metrics shows, by name and labels."""
-        lines = exposition(self.metrics)[0].decode().splitlines()
+        build = Build("", "")
+        scrape = Scrape(self.metrics, self.engine.snapshot(), self.engine.healthy, build, {})
+        lines = exposition(scrape)[0].decode().splitlines()
         parts = [line.rpartition(" ") for line in lines if not line.startswith("#")]
         return {name: float(value) for name, _, value in parts}
 
@@ -203,7 +206,6 @@ def engine_of(machine: Machine, words: Detokenizer | None = None) -> Iterator[Ri
         Surroundings(clock, random.Random(3), [metrics]),
         machine.loop,
     )
-    metrics.snapshot = engine.snapshot
     engine.start()
     try:
         yield Rig(engine, scheduler, conductor, metrics)

@@ -11,7 +11,14 @@ from headway.core.request import ClassCounts, Snapshot, TierCounts, Usage
 from headway.core.types import FinishReason, ServiceClass
 from headway.engine.arrivals import check_request
 from headway.engine.options import ModelLimits
-from headway.engine.types import Delta, Generation, GenerationRequest, Observer, TokenInfo
+from headway.engine.types import (
+    Delta,
+    Generation,
+    GenerationRequest,
+    Observer,
+    RequestEnd,
+    TokenInfo,
+)
 
 
 class ByteCodec:
@@ -96,7 +103,10 @@ class FakeEngine:
         self.live.remove(generation)
         for observer in self.observers:
             for _ in range(generation.request.n):
-                observer.on_finished(generation.request.service_class, reason, usage)
+                request = generation.request
+                observer.on_finished(
+                    RequestEnd(request.service_class, request.tenant, reason, usage)
+                )
 
 
 class FakeGeneration:

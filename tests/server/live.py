@@ -17,6 +17,7 @@ from headway.server.gate import Gate
 from headway.server.listen import Listener, bind
 from headway.server.metrics import Metrics
 from headway.server.model import ServedModel
+from headway.server.operate import Insight
 from headway.server.routes import ServerOptions, Service
 from headway.server.tiers import ModelNames
 from tests.server.fake_engine import ByteCodec, PlainChat
@@ -80,16 +81,16 @@ def live_server(
     metrics: Metrics | None = None,
     drain_s: float = 5.0,
     batches: Callable[[Gate], APIRouter] | None = None,
+    insight: Insight | None = None,
 ) -> Iterator[LiveServer]:
     """Serve `engine` on 127.0.0.1 until the block ends."""
     metrics = metrics or Metrics()
-    metrics.snapshot = engine.snapshot
     gate = Gate()
     options = options or ServerOptions(keep_alive_s=5)
     service = Service(engine, model, metrics, gate, options)
     sock = bind("127.0.0.1", 0)
     port = sock.getsockname()[1]
-    app = build_app(service, None if batches is None else batches(gate))
+    app = build_app(service, None if batches is None else batches(gate), insight)
     listener = Listener(app, gate, sock, drain_s)
     loop = asyncio.new_event_loop()
     ready = threading.Event()

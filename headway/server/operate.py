@@ -1,0 +1,90 @@
+"""Routes for those who run the server: metrics, and why steps were planned as they were.
+
+All of them, and those of the live page, are in the one router that `build_operator_router` makes,
+so that one guard in front of it is enough.
+"""
+
+import asyncio
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from enum import Enum
+
+from fastapi import APIRouter
+from starlette.responses import JSONResponse, Response
+
+from headway.engine.types import EngineClient
+from headway.server.errors import ApiError
+from headway.server.metrics import Metrics
+from headway.server.metrics_families import Build, JobTotals, Scrape, exposition
+
+
+@dataclass(frozen=True, slots=True)
+class Insight:
+    """What operators are shown besides the engine's own figures.
+
+    jobs: counts the Batch jobs; may block for a moment. None for a server without them.
+    """
+
+    build: Build
+    jobs: Callable[[], JobTotals] | None = None
+
+
+class Operator:
+    """The operator's endpoints.
+
+    responses: gives HTTP responses by (route, status).
+    """
+
+    def __init__(
+        self,
+        engine: EngineClient,
+        metrics: Metrics,
+        insight: Insight,
+        responses: Callable[[], Mapping[tuple[str, int], int]],
+    ) -> None:
+        self._engine = engine
+        self._metrics = metrics
+        self._insight = insight
+        self._responses = responses
+
+    async def scrape(self) -> Response:
+        """GET /metrics."""
+        count = self._insight.jobs
+        jobs = None if count is None else await asyncio.to_thread(count)
+        scrape = Scrape(
+            self._metrics,
+            self._engine.snapshot(),
+            self._engine.healthy,
+            self._insight.build,
+            self._responses(),
+            jobs,
+        )
+        content, media_type = exposition(scrape)
+        return Response(content, media_type=media_type)
+
+    async def explain(self, step: str) -> Response:
+        """GET /debug/steps/STEP: what a step decided and why; `latest` for the last one.
+        Raises ApiError (404) where the step is unknown or no longer kept."""
+        number = None if step == "latest" else int(step) if step.isdigit() else -1
+        record = self._engine.explain(number)
+        if record is None:
+            raise ApiError(404, f"Step {step} is not among the last steps.", code="not_found")
+        return JSONResponse(asdict(record, dict_factory=_plain))
+
+
+def build_operator_router(operator: Operator) -> APIRouter:
+    """All routes for operators."""
+    router = APIRouter()
+    router.add_api_route("/metrics", operator.scrape, methods=["GET"])
+    router.add_api_route("/debug/steps/{step}", operator.explain, methods=["GET"])
+    return router
+
+
+def _plain(fields: list[tuple[str, object]]) -> dict[str, object]:
+    """Fields of a record as JSON can hold them: names of enums, null for no limit."""
+    plain: dict[str, object] = {}
+    for name, value in fields:
+        if isinstance(value, Enum):
+            value = value.name.lower()
+        plain[name] = None if value == float("inf") else value
+    return plain
