@@ -4,6 +4,7 @@ import random
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from headway.core.budget import Targets
 from headway.core.config import SchedulerConfig
@@ -17,6 +18,8 @@ from headway.engine.types import Observer
 from headway.errors import ConfigError
 from headway.executors.cpu import available_memory_bytes
 from headway.executors.native import NativeExecutor, NativeOptions
+from headway.executors.packed import WeightCache
+from headway.models.cache import default_cache
 from headway.models.loader import LoadedModel
 from headway.models.types import ModelConfig
 
@@ -68,6 +71,7 @@ class EngineOptions:
     policy: a scheduling policy by name; ConfigError for one the scheduler doesn't know.
     targets: realtime latency targets in seconds; 0 = derived from measured steps.
     lanes: whether prefill and decode run on cores of their own; ConfigError for SPLIT on one core.
+    weight_cache: where weights packed for the kernels are kept; None packs them at each start.
     """
 
     sizes: Sizes = Sizes()
@@ -75,6 +79,7 @@ class EngineOptions:
     targets: Targets = Targets()
     loop: LoopOptions = LoopOptions()
     lanes: LaneMode = LaneMode.AUTO
+    weight_cache: WeightCache | None = None
 
 
 def build_engine(
@@ -88,7 +93,8 @@ def build_engine(
     scheduling = SchedulerConfig(
         options.policy, options.targets, model_key=f"{model.weights.fingerprint} f16".encode()
     )
-    executor = NativeExecutor(model.weights, native_options(config, options.sizes))
+    sizes = native_options(config, options.sizes)
+    executor = NativeExecutor(model.weights, sizes, options.weight_cache)
     try:
         capacity = executor.capacity
         lanes = Controller(options.lanes, capacity, options.targets)
@@ -106,6 +112,13 @@ def lane_mode(name: str) -> LaneMode:
     except ValueError:
         known = ", ".join(mode.value for mode in LaneMode)
         raise ConfigError(f"lanes {name!r} are not one of: {known}") from None
+
+
+def weight_cache(given: str | None) -> WeightCache | None:
+    """A folder for packed weights: `given`, or one in the cache folder; none for "none"."""
+    if given == "none":
+        return None
+    return WeightCache(Path(given).expanduser() if given else default_cache() / "weights")
 
 
 def native_options(config: ModelConfig, sizes: Sizes) -> NativeOptions:

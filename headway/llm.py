@@ -16,6 +16,7 @@ from types import TracebackType
 from typing import Protocol, TypeVar
 
 from headway.assembly import EngineOptions, Sizes, build_engine, lane_mode
+from headway.assembly import weight_cache as weight_cache_at
 from headway.core.plan import Capacity, Penalties, TokenLogprobs, Truncation
 from headway.core.request import Usage
 from headway.core.types import FinishReason, ServiceClass
@@ -174,6 +175,7 @@ class LLM:
     model: a GGUF file, a Hugging Face folder, `smollm2`, or `hf:ORG/REPO[:FILE]`.
     sizes: as in `assembly.Sizes`; what isn't given fits the machine.
     policy, lanes: as `headway serve --policy` and `--lanes`.
+    weight_cache: folder where packed weights are kept, "none" for none; None = in the user's cache.
     Raises ModelError or ConfigError.
     """
 
@@ -189,6 +191,7 @@ class LLM:
         threads: int | None = None,
         policy: str = "tiered",
         lanes: str = "auto",
+        weight_cache: str | Path | None = None,
     ) -> None:
         loaded = load_model(resolve_model(str(model)).path)
         sizes = Sizes(
@@ -200,7 +203,11 @@ class LLM:
             threads=threads,
         )
         options = EngineOptions(
-            sizes, policy, loop=LoopOptions(queues=_ALL), lanes=lane_mode(lanes)
+            sizes,
+            policy,
+            loop=LoopOptions(queues=_ALL),
+            lanes=lane_mode(lanes),
+            weight_cache=weight_cache_at(None if weight_cache is None else str(weight_cache)),
         )
         engine = build_engine(loaded, options)
         self._start(engine, loaded.tokenizer, loaded.chat_template)

@@ -30,7 +30,8 @@ void check_shape(const ModelShape& s) {
 
 class Builder {
  public:
-  Builder(const ModelShape& shape, const TensorSource& source) : s_(shape), source_(source) {}
+  Builder(const ModelShape& shape, const TensorSource& source, PackedStore& store)
+      : s_(shape), source_(source), store_(store) {}
 
   // In the order of their use, one behind the other in memory.
   Layer layer(int index) {
@@ -54,7 +55,8 @@ class Builder {
 
   PackedMatrix packed(const std::string& name, int64_t rows, int64_t cols) {
     const SourceMatrix m = checked(name, rows, cols);
-    return pack(m.type, rows, cols, m.bytes, &arena_);
+    return store_.get(name, {kPackedVersion, m.type, 0, {0, 0}, rows, cols},
+                      [&] { return pack(m.type, rows, cols, m.bytes, &arena_); });
   }
 
   std::vector<float> vector(const std::string& name, int size) const {
@@ -68,12 +70,15 @@ class Builder {
   void feed_forward(const std::string& at, Layer& l) {
     const SourceMatrix gate = checked(at + "gate", s_.intermediate, s_.hidden);
     const SourceMatrix up = checked(at + "up", s_.intermediate, s_.hidden);
-    if (gate.type == up.type) {
-      l.gate_up = pack_interleaved(gate.type, gate.rows, gate.cols, gate.bytes, up.bytes, &arena_);
-    } else {
-      l.gate = pack(gate.type, gate.rows, gate.cols, gate.bytes, &arena_);
-      l.up = pack(up.type, up.rows, up.cols, up.bytes, &arena_);
+    if (gate.type != up.type) {
+      l.gate = packed(at + "gate", s_.intermediate, s_.hidden);
+      l.up = packed(at + "up", s_.intermediate, s_.hidden);
+      return;
     }
+    const PackedHeader header{kPackedVersion, gate.type, 1, {0, 0}, 2 * gate.rows, gate.cols};
+    l.gate_up = store_.get(at + "gate_up", header, [&] {
+      return pack_interleaved(gate.type, gate.rows, gate.cols, gate.bytes, up.bytes, &arena_);
+    });
   }
 
   std::vector<float> biases(const std::string& at) const {
@@ -97,6 +102,7 @@ class Builder {
 
   const ModelShape& s_;
   const TensorSource& source_;
+  PackedStore& store_;
   WeightArena arena_;
 };
 
@@ -119,15 +125,17 @@ RopeTable rope_table(const ModelShape& s, int positions) {
 
 }  // namespace
 
-Model build_model(const ModelShape& shape, const TensorSource& source, int positions) {
+Model build_model(const ModelShape& shape, const TensorSource& source, PackedStore& store,
+                  int positions) {
   check_shape(shape);
-  Builder builder(shape, source);
+  Builder builder(shape, source, store);
   Model model;
   model.shape = shape;
   model.embed = builder.packed("embed", shape.vocab, shape.hidden);
   model.head = shape.tied ? model.embed : builder.packed("head", shape.vocab, shape.hidden);
   model.norm = builder.vector("norm", shape.hidden);
   for (int i = 0; i < shape.layers; ++i) model.layers.push_back(builder.layer(i));
+  store.finish();
   model.rope = rope_table(shape, positions);
   return model;
 }

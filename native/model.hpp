@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "gemm/gemm.hpp"
+#include "packed_file.hpp"
 
 namespace headway {
 
@@ -72,8 +73,9 @@ struct TensorSource {
   std::function<std::vector<float>(const std::string&)> vector;
 };
 
-// Packs a model for contexts of up to `positions` tokens. Throws std::invalid_argument where the
-// shape or a tensor cannot be.
-Model build_model(const ModelShape& shape, const TensorSource& source, int positions);
+// A model for contexts of up to `positions` tokens, its matrices from the store. Throws
+// std::invalid_argument where the shape or a tensor cannot be.
+Model build_model(const ModelShape& shape, const TensorSource& source, PackedStore& store,
+                  int positions);
 
 }  // namespace headway

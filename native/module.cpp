@@ -51,8 +51,10 @@ TensorSource source_of(const Matrices& matrices, const Vectors& vectors) {
 class Executor {
  public:
   Executor(const ModelShape& shape, const Matrices& matrices, const Vectors& vectors,
-           const RunnerOptions& options)
-      : runner_(build(shape, matrices, vectors, options), options) {}
+           const RunnerOptions& options, const std::string& cache_path,
+           const std::string& cache_key)
+      : store_(cache_path, cache_key),
+        runner_(build(shape, matrices, vectors, options, store_), options) {}
 
   std::shared_ptr<Step> submit(nb::handle plan, nb::handle masks) {
     const auto step = std::make_shared<Step>();
@@ -74,6 +76,7 @@ class Executor {
   }
 
   size_t block_bytes() const { return runner_.block_bytes(); }
+  const PackedStore& store() const { return store_; }
 
   void fill_block(bool host, int block, uint16_t half) {
     KvPool& pool = checked(host, block);
@@ -89,9 +92,9 @@ class Executor {
 
  private:
   static Model build(const ModelShape& shape, const Matrices& matrices, const Vectors& vectors,
-                     const RunnerOptions& options) {
+                     const RunnerOptions& options, PackedStore& store) {
     nb::gil_scoped_release unlocked;
-    return build_model(shape, source_of(matrices, vectors), options.capacity.max_model_len);
+    return build_model(shape, source_of(matrices, vectors), store, options.capacity.max_model_len);
   }
 
   KvPool& checked(bool host, int block) {
@@ -101,6 +104,7 @@ class Executor {
   }
 
   PlanReader reader_;
+  PackedStore store_;
   Runner runner_;
 };
 
@@ -195,8 +199,14 @@ void bind_steps(nb::module_& m) {
       .def("parts", &parts, "Seconds of compute by part, as the lane's first thread saw them.")
       .def("trace", &trace, "Copies of hidden states and logits, if the executor traced.");
   nb::class_<Executor>(m, "Executor")
-      .def(nb::init<const ModelShape&, const Matrices&, const Vectors&, const RunnerOptions&>(),
-           "shape"_a, "matrices"_a, "vectors"_a, "options"_a)
+      .def(nb::init<const ModelShape&, const Matrices&, const Vectors&, const RunnerOptions&,
+                    const std::string&, const std::string&>(),
+           "shape"_a, "matrices"_a, "vectors"_a, "options"_a, "cache_path"_a = "",
+           "cache_key"_a = "")
+      .def_prop_ro("mapped", [](const Executor& e) { return e.store().mapped(); },
+                   "Whether all packed weights are those of the cache's file.")
+      .def_prop_ro("cache_problem", [](const Executor& e) { return e.store().problem(); },
+                   "Why the cache's file was not written; empty if nothing is wrong.")
       .def("submit", &Executor::submit, "plan"_a, "masks"_a)
       .def("stop", &Executor::stop)
       .def_prop_ro("block_bytes", &Executor::block_bytes)

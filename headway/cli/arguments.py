@@ -141,6 +141,11 @@ def _add_engine(parser: argparse.ArgumentParser) -> None:
     memory.add_argument("--max-step-tokens", type=count, metavar="N")
     memory.add_argument("--max-model-len", type=count, metavar="N", help="prompt and answer")
     memory.add_argument("--threads", type=count, metavar="N")
+    memory.add_argument(
+        "--weight-cache",
+        metavar="DIR|none",
+        help="where packed weights are kept; default: weights in $XDG_CACHE_HOME/headway",
+    )
     rules = parser.add_argument_group("scheduling")
     rules.add_argument("--policy", default="tiered")
     rules.add_argument(

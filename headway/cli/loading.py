@@ -39,7 +39,7 @@ class Loaded:
 
 def engine_options(settings: argparse.Namespace) -> "EngineOptions":
     """The engine's options. Raises ConfigError."""
-    from headway.assembly import EngineOptions, Sizes, lane_mode
+    from headway.assembly import EngineOptions, Sizes, lane_mode, weight_cache
     from headway.core.budget import Targets
 
     sizes = Sizes(
@@ -52,7 +52,13 @@ def engine_options(settings: argparse.Namespace) -> "EngineOptions":
         threads=settings.threads,
     )
     targets = Targets(settings.itl_target or 0.0, settings.ttft_target or 0.0)
-    return EngineOptions(sizes, settings.policy, targets, lanes=lane_mode(settings.lanes))
+    return EngineOptions(
+        sizes,
+        settings.policy,
+        targets,
+        lanes=lane_mode(settings.lanes),
+        weight_cache=weight_cache(settings.weight_cache),
+    )
 
 
 def load(

@@ -19,6 +19,7 @@ from headway.core.plan import (
 from headway.core.types import RequestId
 from headway.errors import ConfigError, ExecutorError, ModelError
 from headway.executors.cpu import cpu_time, usable_cpus
+from headway.executors.packed import WeightCache
 from headway.models.types import ModelConfig, TensorType, Weights
 
 BLOCK_TOKENS = 16
@@ -69,11 +70,22 @@ class NativeOptions:
 class NativeExecutor:
     """Implements headway.core.plan.Executor. Logits of a sequence are the same to the bit whatever
     shares its steps, however it is chunked, and on however many threads, for one build and
-    instruction set. Raises ModelError where the weights can't be run, ConfigError for options."""
+    instruction set. Raises ModelError where the weights can't be run, ConfigError for options.
 
-    def __init__(self, weights: Weights, options: NativeOptions) -> None:
+    cache: keeps the packed weights for later processes; None packs them for this one alone.
+    """
+
+    def __init__(
+        self, weights: Weights, options: NativeOptions, cache: WeightCache | None = None
+    ) -> None:
         capacity = _capacity(weights.config, options)
-        self._native: _native.Executor | None = _build(weights, capacity, options.isa)
+        file = cache.file_for(weights.fingerprint) if cache else ""
+        self._native: _native.Executor | None = _build(weights, capacity, options.isa, file)
+        if cache and file:
+            if self._native.cache_problem:
+                cache.complain(self._native.cache_problem)
+            else:
+                cache.used(file)
         self._capacity = replace(capacity, block_bytes=self._native.block_bytes)
 
     @property
@@ -163,7 +175,7 @@ def _capacity(config: ModelConfig, options: NativeOptions) -> Capacity:
     )
 
 
-def _build(weights: Weights, capacity: Capacity, isa: str) -> _native.Executor:
+def _build(weights: Weights, capacity: Capacity, isa: str, file: str) -> _native.Executor:
     native_options = _native.RunnerOptions()
     native_options.capacity = _native_capacity(capacity)
     native_options.spin = capacity.units <= cpu_time()
@@ -177,7 +189,8 @@ def _build(weights: Weights, capacity: Capacity, isa: str) -> _native.Executor:
             kind = _native.WeightType.__members__[tensor.type.value]
             matrices[name] = (kind, tensor.rows, tensor.cols, np.ascontiguousarray(tensor.data))
     try:
-        return _native.Executor(_shape(weights), matrices, vectors, native_options)
+        shape, key = _shape(weights), weights.fingerprint
+        return _native.Executor(shape, matrices, vectors, native_options, file, key)
     except MemoryError as error:
         raise ConfigError(
             f"{capacity.kv_blocks:,} KV blocks and {capacity.host_blocks:,} host blocks are more "

