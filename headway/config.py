@@ -1,4 +1,5 @@
-"""What the command line and the environment settle about a server. Read here and nowhere else."""
+"""What is settled about a server before it starts. Environments are read here and in the command
+line's settings, nowhere else."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -25,33 +26,80 @@ class LogConfig:
 
 
 @dataclass(frozen=True, slots=True)
-class ServeConfig:
-    """A server's address and manners.
+class ByClass:
+    """A figure for each service class; None where there is none."""
 
-    host, port: where it listens; port 0 takes any free one.
-    api_key: what clients must send; None lets everybody in, allowed on loopback only.
-    served_name: the model's name in the API; None takes the model's own.
-    default_class: service class of requests that don't say.
-    drain_s: after SIGTERM, how long running answers may go on.
+    realtime: float | None = None
+    standard: float | None = None
+    batch: float | None = None
+
+    def of(self, service_class: ServiceClass) -> float | None:
+        """The figure of one class."""
+        return (self.realtime, self.standard, self.batch)[service_class]
+
+    def over(self, other: "ByClass") -> "ByClass":
+        """These figures, and the other's where there is none."""
+        pairs = ((self.of(c), other.of(c)) for c in ServiceClass)
+        return ByClass(*(other if own is None else own for own, other in pairs))
+
+
+@dataclass(frozen=True, slots=True)
+class TlsFiles:
+    """PEM files of a certificate chain and its key."""
+
+    certificate: Path
+    key: Path
+
+
+@dataclass(frozen=True, slots=True)
+class ListenConfig:
+    """Where a server listens, and what it tells browsers and proxies.
+
+    port: 0 takes any free one.
+    root_path: what a proxy puts before every path; starts with a slash, or is empty.
+    cors_origins: origins whose pages may call.
     """
 
     host: str = "127.0.0.1"
     port: int = 8000
+    root_path: str = ""
+    cors_origins: tuple[str, ...] = ()
+    tls: TlsFiles | None = None
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.port <= 65535:
+            raise ConfigError(f"--port is between 0 and 65535, not {self.port}")
+        if self.root_path and (self.root_path[0] != "/" or self.root_path[-1] == "/"):
+            raise ConfigError("--root-path starts with a slash and doesn't end with one")
+
+
+@dataclass(frozen=True, slots=True)
+class ServeConfig:
+    """A server's manners.
+
+    served_names: the model's names in the API, the first being the one it is introduced by; none
+        takes the model's own.
+    chat_template: a file to use instead of the model's own.
+    default_class: service class of requests that don't say.
+    drain_s: after SIGTERM, how long running answers may go on.
+    """
+
+    listen: ListenConfig = ListenConfig()
     api_key: str | None = field(default=None, repr=False)
-    served_name: str | None = None
+    max_body_bytes: int = 16_000_000
+    served_names: tuple[str, ...] = ()
+    chat_template: Path | None = None
     default_class: ServiceClass = ServiceClass.STANDARD
     drain_s: float = 30.0
     logs: LogConfig = LogConfig()
 
     def __post_init__(self) -> None:
-        if not 0 <= self.port <= 65535:
-            raise ConfigError(f"--port is between 0 and 65535, not {self.port}")
         if not self.drain_s >= 0:  # NaN too
             raise ConfigError("--drain-timeout is a number of seconds, from 0")
         if self.api_key is not None and not self.api_key.strip():
             raise ConfigError(f"the API key is empty; unset {API_KEY_VARIABLE} to have none")
-        if self.served_name is not None and not self.served_name.strip():
-            raise ConfigError("--served-model-name is empty")
+        if len(set(self.served_names)) < len(self.served_names):
+            raise ConfigError("--served-model-name has a name twice")
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,9 @@ from typing import NoReturn
 
 from headway.cli.batch_arguments import add_batch
 from headway.cli.bench_arguments import add_bench
-from headway.cli.numbers import count, gigabytes, milliseconds, natural
+from headway.cli.numbers import count
+from headway.cli.serve_options import ENGINE_OPTIONS, SERVE_OPTIONS
+from headway.cli.settings import add_options
 from headway.cli.simulate_arguments import add_simulate
 
 
@@ -23,11 +25,15 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
         dest="command", metavar="COMMAND", required=True, parser_class=_Parser
     )
     _add_serve(commands.add_parser("serve", help="serve a model over HTTP, OpenAI-compatible"))
+    _add_config(commands.add_parser("config", help="settings of a server"))
     _add_run(commands.add_parser("run", help="answer a file of prompts"))
     add_batch(commands.add_parser("batch", help="a server's Batch jobs"))
     _add_pull(commands.add_parser("pull", help="fetch a model"))
     _add_explain(commands.add_parser("explain", help="say what a scheduling step decided, and why"))
-    add_bench(commands.add_parser("bench", help="measure this machine, or any server"), _add_engine)
+    add_bench(
+        commands.add_parser("bench", help="measure this machine, or any server"),
+        lambda one: add_options(one, ENGINE_OPTIONS),
+    )
     add_simulate(commands.add_parser("simulate", help="replay a trace on modelled hardware"))
     return parser.parse_args(arguments)
 
@@ -51,44 +57,16 @@ class _Version(argparse.Action):
 
 
 def _add_serve(parser: argparse.ArgumentParser) -> None:
-    _add_model(parser)
-    http = parser.add_argument_group("HTTP")
-    http.add_argument("--host", default="127.0.0.1", help="another than loopback needs a key")
-    http.add_argument("--port", type=int, default=8000)
-    http.add_argument("--api-key", help="what clients must send; default: $HEADWAY_API_KEY")
-    http.add_argument("--served-model-name", metavar="NAME", help="the model's name in the API")
-    http.add_argument(
-        "--default-class",
-        choices=("realtime", "standard", "batch"),
-        default="standard",
-        help="service class of requests that don't say",
+    parser.add_argument("--config", metavar="FILE", help="a TOML file of settings")
+    add_options(parser, SERVE_OPTIONS)
+
+
+def _add_config(parser: argparse.ArgumentParser) -> None:
+    verbs = parser.add_subparsers(
+        dest="verb", metavar="VERB", required=True, parser_class=type(parser)
     )
-    http.add_argument(
-        "--drain-timeout",
-        type=float,
-        default=30.0,
-        metavar="S",
-        help="seconds that running answers may go on after SIGTERM",
-    )
-    levels = ("debug", "info", "warning", "error")
-    http.add_argument(
-        "--log-level", choices=levels, default="warning", help="info: a line for each request"
-    )
-    http.add_argument(
-        "--log-format", choices=("text", "json"), default="text", help="json: an object a line"
-    )
-    http.add_argument(
-        "--log-prompts", action="store_true", help="bodies of requests too, at level info"
-    )
-    jobs = parser.add_argument_group("Batch jobs")
-    jobs.add_argument(
-        "--data-dir", metavar="DIR", help="where they are kept; default: $XDG_DATA_HOME/headway"
-    )
-    jobs.add_argument(
-        "--data-quota", type=gigabytes, default=20e9, metavar="GB", help="most bytes of files"
-    )
-    jobs.add_argument("--no-batches", action="store_true", help="serve without /v1/batches")
-    _add_engine(parser)
+    _add_serve(verbs.add_parser("show", help="print a server's settings and their origin"))
+    verbs.add_parser("reference", help="print docs/configuration.md")
 
 
 def _add_run(parser: argparse.ArgumentParser) -> None:
@@ -105,7 +83,7 @@ def _add_run(parser: argparse.ArgumentParser) -> None:
     sampling.add_argument("--max-tokens", type=count, default=256, metavar="N")
     sampling.add_argument("--temperature", type=float, default=0.0, metavar="T")
     sampling.add_argument("--seed", type=int, metavar="N")
-    _add_engine(parser)
+    add_options(parser, ENGINE_OPTIONS)
 
 
 def _add_pull(parser: argparse.ArgumentParser) -> None:
@@ -121,38 +99,3 @@ def _add_explain(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--url", default="http://127.0.0.1:8000", help="the server to ask")
     parser.add_argument("--api-key", help="default: $HEADWAY_API_KEY")
-
-
-def _add_model(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "model",
-        nargs="?",
-        metavar="MODEL",
-        help="GGUF file, Hugging Face folder, or name; default: the embedded smollm2",
-    )
-
-
-def _add_engine(parser: argparse.ArgumentParser) -> None:
-    memory = parser.add_argument_group("memory and steps; what isn't given fits the machine")
-    memory.add_argument("--kv-blocks", type=count, metavar="N", help="KV blocks in the pool")
-    memory.add_argument("--host-blocks", type=natural, metavar="N", help="blocks to swap into")
-    memory.add_argument("--block-size", type=count, default=16, metavar="N", help="tokens")
-    memory.add_argument("--max-seqs", type=count, metavar="N", help="seats")
-    memory.add_argument("--max-step-tokens", type=count, metavar="N")
-    memory.add_argument("--max-model-len", type=count, metavar="N", help="prompt and answer")
-    memory.add_argument("--threads", type=count, metavar="N")
-    memory.add_argument(
-        "--weight-cache",
-        metavar="DIR|none",
-        help="where packed weights are kept; default: weights in $XDG_CACHE_HOME/headway",
-    )
-    rules = parser.add_argument_group("scheduling")
-    rules.add_argument("--policy", default="tiered")
-    rules.add_argument(
-        "--lanes",
-        choices=("unified", "split", "auto"),
-        default="auto",
-        help="prefill and decode on the same cores, on cores of their own, or as it turns out best",
-    )
-    rules.add_argument("--itl-target", type=milliseconds, metavar="MS", help="realtime's ITL")
-    rules.add_argument("--ttft-target", type=milliseconds, metavar="MS", help="realtime's TTFT")

@@ -13,7 +13,8 @@ from headway.bench import speed
 from headway.bench.client import BenchError, Client
 from headway.bench.overtake import Fullness, Load, measure
 from headway.cli import bench_serve
-from headway.cli.loading import engine_options, load
+from headway.cli.loading import flag_options, load
+from headway.cli.settings import PREFIX
 from headway.config import API_KEY_VARIABLE
 
 _READY = "Ready on "
@@ -69,7 +70,7 @@ _SCENES = (
 
 
 def _speed(settings: argparse.Namespace) -> int:
-    loaded = load(settings.model, engine_options(settings))
+    loaded = load(settings.model, flag_options(settings))
     loaded.engine.start()
     try:
         for line in loaded.describe():
@@ -101,7 +102,9 @@ def _server(model: str | None, flags: tuple[str, ...]) -> Iterator[str]:
     command = [sys.executable, "-m", "headway", "serve", *([model] if model else [])]
     command += ["--port", "0", "--served-model-name", "bench", "--no-batches", *flags]
     command += ["--log-level", "error"]  # that it stops is no news
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+    kept = (API_KEY_VARIABLE, *(name for name in os.environ if not name.startswith(PREFIX)))
+    environment = {name: os.environ[name] for name in kept if name in os.environ}
+    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as process:
         try:
             for line in process.stdout or ():
                 if line.startswith(_READY):

@@ -4,7 +4,12 @@ import argparse
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
+
+from headway.cli.serve_options import ENGINE_OPTIONS
+from headway.cli.settings import Places, namespace, resolve
+from headway.errors import ConfigError, ModelError
 
 if TYPE_CHECKING:
     from headway.assembly import EngineOptions
@@ -37,8 +42,14 @@ class Loaded:
         yield f"Seats: {capacity.max_seqs:,}. A step: at most {capacity.max_step_tokens:,} tokens."
 
 
+def flag_options(flags: argparse.Namespace) -> "EngineOptions":
+    """The engine's options of a command that takes them from its command line alone. Raises
+    ConfigError."""
+    return engine_options(namespace(resolve(ENGINE_OPTIONS, Places(vars(flags), {}, None))))
+
+
 def engine_options(settings: argparse.Namespace) -> "EngineOptions":
-    """The engine's options. Raises ConfigError."""
+    """The engine's options, from resolved settings. Raises ConfigError."""
     from headway.assembly import EngineOptions, Sizes, lane_mode, weight_cache
     from headway.core.budget import Targets
 
@@ -62,10 +73,14 @@ def engine_options(settings: argparse.Namespace) -> "EngineOptions":
 
 
 def load(
-    model: str | None, options: "EngineOptions", observers: "Sequence[Observer]" = ()
+    model: str | None,
+    options: "EngineOptions",
+    observers: "Sequence[Observer]" = (),
+    chat_template: str | None = None,
 ) -> Loaded:
     """Find (or pull) and load a model, and build its engine; notices go to standard error.
 
+    chat_template: the source of one to use instead of the model's own.
     Raises ModelError, ConfigError.
     """
     from headway.assembly import build_engine
@@ -74,6 +89,24 @@ def load(
 
     source = resolve_model(model)
     loaded = load_model(source.path)
+    if chat_template is not None:
+        loaded = _with_template(loaded, chat_template)
     for notice in loaded.notices:
         print(f"headway: {notice}", file=sys.stderr)
     return Loaded(source.name, loaded, build_engine(loaded, options, observers))
+
+
+def read_template(path: Path) -> str:
+    """The text of a chat template's file. Raises ConfigError."""
+    try:
+        return path.read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
+        raise ConfigError(f"--chat-template {path} can't be read: {reason}") from error
+
+
+def _with_template(loaded: "LoadedModel", source: str) -> "LoadedModel":
+    try:
+        return loaded.with_template(source)
+    except ModelError as error:
+        raise ConfigError(f"--chat-template: {error}") from error

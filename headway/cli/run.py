@@ -6,7 +6,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Literal, TextIO
 
-from headway.cli.loading import engine_options, load
+from headway.cli.loading import flag_options, load
 from headway.errors import ConfigError
 from headway.llm import LLM, SamplingParams
 from headway.runfile import Defaults, Summary, run_lines
@@ -28,7 +28,7 @@ def run(settings: argparse.Namespace) -> int:
 
 
 def _answer(settings: argparse.Namespace) -> Summary:
-    options = engine_options(settings)
+    options = flag_options(settings)
     params = SamplingParams(
         max_tokens=settings.max_tokens, temperature=settings.temperature, seed=settings.seed
     )

@@ -8,24 +8,16 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing, contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from headway.batches.desk import BatchDesk
 from headway.cli.batching import batch_side, describe, job_totals, open_desk
-from headway.cli.loading import Loaded, engine_options, load
-from headway.config import (
-    API_KEY_VARIABLE,
-    BatchConfig,
-    LogConfig,
-    ServeConfig,
-    api_key,
-    data_folder,
-)
-from headway.core.types import ServiceClass
+from headway.cli.loading import Loaded, engine_options, load, read_template
+from headway.cli.serve_config import batch_config, resolved, serve_config
+from headway.config import API_KEY_VARIABLE, ServeConfig
 from headway.errors import ConfigError
 from headway.server.gate import Gate
-from headway.server.listen import Listener, bind, is_loopback
+from headway.server.listen import Listener, bind, check_tls, is_loopback
 from headway.server.logs import configure_logs
 from headway.server.metrics import Metrics
 
@@ -41,8 +33,12 @@ _CURL = """\
 def run(settings: argparse.Namespace) -> int:
     """Serve until SIGTERM or SIGINT. Raises ConfigError, ModelError."""
     started_s = time.monotonic()
-    config, batches = _config(settings), _batch_config(settings)
-    options = engine_options(settings)
+    values = resolved(settings)
+    config, batches = serve_config(values), batch_config(values, os.environ)
+    options = engine_options(values)
+    if config.listen.tls is not None:
+        check_tls(config.listen.tls.certificate, config.listen.tls.key)
+    template = None if config.chat_template is None else read_template(config.chat_template)
     configure_logs(config.logs.level, config.logs.form)
     metrics = Metrics()
     with ExitStack() as stack:
@@ -52,7 +48,7 @@ def run(settings: argparse.Namespace) -> int:
             stack.callback(desk.close)
         with ThreadPoolExecutor(1) as loader:
             # The model loads while this thread imports the HTTP libraries, which takes as long.
-            loading = loader.submit(load, settings.model, options, [metrics])
+            loading = loader.submit(load, values.model, options, [metrics], template)
             from headway.server import app  # noqa: F401
 
             loaded = loading.result()
@@ -63,43 +59,21 @@ def run(settings: argparse.Namespace) -> int:
 
         def ready() -> None:
             elapsed_s = time.monotonic() - started_s
-            print(_greeting(config, sock, loaded.name, elapsed_s), flush=True)
+            print(_greeting(config, sock, _names(config, loaded)[0], elapsed_s), flush=True)
 
         stack.enter_context(house.running())
         asyncio.run(_until_stopped(listener, ready))
     return 0
 
 
-def _config(settings: argparse.Namespace) -> ServeConfig:
-    return ServeConfig(
-        host=settings.host,
-        port=settings.port,
-        api_key=api_key(settings.api_key, os.environ),
-        served_name=settings.served_model_name,
-        default_class=ServiceClass[settings.default_class.upper()],
-        drain_s=settings.drain_timeout,
-        logs=LogConfig(settings.log_level, settings.log_format, settings.log_prompts),
-    )
-
-
-def _batch_config(settings: argparse.Namespace) -> BatchConfig:
-    quota_bytes = int(settings.data_quota)
-    if settings.no_batches:
-        if settings.data_dir is not None:
-            raise ConfigError("--no-batches and --data-dir exclude each other")
-        return BatchConfig()
-    if settings.data_dir is not None:
-        return BatchConfig(Path(settings.data_dir), True, quota_bytes)
-    return BatchConfig(data_folder(os.environ), False, quota_bytes)
-
-
 def _bound(config: ServeConfig) -> socket.socket:
     """The server's socket. Raises ConfigError, too where strangers could reach it without a key."""
-    sock = bind(config.host, config.port)
+    listen = config.listen
+    sock = bind(listen.host, listen.port)
     if config.api_key is None and not is_loopback(sock):
         sock.close()
         raise ConfigError(
-            f"{config.host} can be reached from other machines: give a key with --api-key or "
+            f"{listen.host} can be reached from other machines: give a key with --api-key or "
             f"{API_KEY_VARIABLE}, or listen on 127.0.0.1"
         )
     return sock
@@ -120,7 +94,7 @@ class _House:
         self._desk = desk
         self._gate = Gate()
         self._model = ServedModel(
-            ModelNames(config.served_name or loaded.name),
+            ModelNames(*_names(config, loaded)),
             loaded.model.tokenizer,
             loaded.model.chat_template,
             loaded.engine.max_model_len,
@@ -141,15 +115,20 @@ class _House:
         from headway.server.app import build_app
         from headway.server.routes import ServerOptions, Service
 
+        config, listen = self._config, self._config.listen
         options = ServerOptions(
-            self._config.api_key,
-            self._config.default_class,
-            log_prompts=self._config.logs.prompts,
+            config.api_key,
+            config.default_class,
+            max_body_bytes=config.max_body_bytes,
+            root_path=listen.root_path,
+            cors_origins=listen.cors_origins,
+            log_prompts=config.logs.prompts,
         )
         service = Service(self._loaded.engine, self._model, self._metrics, self._gate, options)
         routes = None if self._side is None else self._side.routes
         app = build_app(service, routes, self._insight())
-        return Listener(app, self._gate, sock, self._config.drain_s)
+        tls = None if listen.tls is None else (listen.tls.certificate, listen.tls.key)
+        return Listener(app, self._gate, sock, config.drain_s, tls)
 
     def _insight(self) -> "Insight":
         from importlib.metadata import version
@@ -183,9 +162,16 @@ async def _until_stopped(listener: Listener, ready: Callable[[], None]) -> None:
         await listener.run(ready)
 
 
+def _names(config: ServeConfig, loaded: Loaded) -> tuple[str, tuple[str, ...]]:
+    """The model's first name, and its others."""
+    first, *others = config.served_names or (loaded.name,)
+    return first, tuple(others)
+
+
 def _greeting(config: ServeConfig, sock: socket.socket, name: str, elapsed_s: float) -> str:
-    host = f"[{config.host}]" if ":" in config.host else config.host
-    url = f"http://{host}:{sock.getsockname()[1]}"
+    listen = config.listen
+    host = f"[{listen.host}]" if ":" in listen.host else listen.host
+    url = f"http{'s' if listen.tls else ''}://{host}:{sock.getsockname()[1]}"
     key = "" if config.api_key is None else f'-H "Authorization: Bearer ${API_KEY_VARIABLE}" '
-    curl = _CURL.format(url=url, key=key, name=config.served_name or name)
+    curl = _CURL.format(url=url, key=key, name=name)
     return f"Ready on {url} after {elapsed_s:.1f} s. Try:\n{curl}"

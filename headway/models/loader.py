@@ -1,7 +1,7 @@
 """A model file or folder to everything a server needs of it."""
 
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from headway.errors import ConfigError, ModelError
@@ -20,6 +20,7 @@ _GGUF_LAYOUT = Layout(
     name_of=lambda slot: slot.gguf, target=lambda slot: TensorType.Q8_0, interleaved=True
 )
 _ROPE_FACTORS = "rope_freqs.weight"
+_NO_CHAT = "no chat completions: "
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +39,12 @@ class LoadedModel:
     stop_ids: frozenset[int]
     name: str
     notices: tuple[str, ...]
+
+    def with_template(self, source: str) -> "LoadedModel":
+        """The same model with another chat template. Raises ModelError for a malformed one."""
+        chat = ChatTemplate(source, _named_tokens(self.tokenizer))
+        notices = tuple(n for n in self.notices if not n.startswith(_NO_CHAT))
+        return replace(self, chat_template=chat, notices=notices)
 
 
 def load_model(path: Path, quantize: str = "int8") -> LoadedModel:
@@ -120,7 +127,7 @@ def _finished(
         try:
             chat = ChatTemplate(template, _named_tokens(tokenizer))
         except ModelError as e:
-            notices += (f"no chat completions: {e}",)
+            notices += (f"{_NO_CHAT}{e}",)
     return LoadedModel(weights, tokenizer, chat, tokenizer.special.stop, _name(path), notices)
 
 

@@ -7,8 +7,9 @@ from fastapi import APIRouter, FastAPI, Request
 from pydantic import BaseModel
 from pydantic.json_schema import JsonSchemaMode, models_json_schema
 from starlette.exceptions import HTTPException
+from starlette.middleware.cors import CORSMiddleware
 from starlette.responses import Response
-from starlette.types import ASGIApp
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from headway.errors import HeadwayError
 from headway.server.auth import KeyGuard
@@ -18,6 +19,7 @@ from headway.server.logs import RequestLog
 from headway.server.metrics_families import Build
 from headway.server.operate import Insight, Operator, build_operator_router
 from headway.server.routes import BODIES, Service, build_router
+from headway.server.tiers import CLASS_HEADER
 
 _API_VERSION = "1"
 _BODIES: Mapping[str, type[BaseModel]] = {**BODIES, **BATCH_BODIES}
@@ -27,10 +29,18 @@ _SCHEMAS = "#/components/schemas/{model}"
 class _App(FastAPI):
     """Describes request bodies too, which the routes validate themselves.
 
+    prefix: the path that a proxy serves it under.
     log: what every request passes first.
     """
 
+    prefix = ""
     log: RequestLog
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request."""
+        if self.prefix:
+            scope["root_path"] = self.prefix
+        await super().__call__(scope, receive, send)
 
     def build_middleware_stack(self) -> ASGIApp:
         """Every answer passes the log, those to unexpected errors too."""
@@ -63,7 +73,9 @@ def build_app(
     batches: routes of the Batch API; None for a server that has no data folder.
     insight: what operators are shown besides the engine.
     """
+    options = service.options
     app = _App(title="Headway", version=_API_VERSION, docs_url=None, redoc_url=None)
+    app.prefix = options.root_path
     app.include_router(build_router(service))
     insight = insight or Insight(Build("", service.model.names.all[0]))
     operator = Operator(service.engine, service.metrics, insight, lambda: app.log.responses)
@@ -71,8 +83,17 @@ def build_app(
     app.include_router(batches or build_closed_router("the server has no data folder"))
     for kind in (ApiError, HeadwayError, HTTPException, Exception):
         app.add_exception_handler(kind, _answer_error)
-    if service.options.api_key is not None:
-        app.add_middleware(KeyGuard, key=service.options.api_key)
+    if options.api_key is not None:
+        app.add_middleware(KeyGuard, key=options.api_key)
+    if options.cors_origins:
+        # Outside of the guard: a browser asks what it may send before it sends a key.
+        app.add_middleware(
+            CORSMiddleware,
+            allow_origins=options.cors_origins,
+            allow_methods=["GET", "POST", "DELETE"],
+            allow_headers=["*"],
+            expose_headers=[CLASS_HEADER, "X-Request-Id", "Retry-After"],
+        )
     return app
 
 

@@ -6,7 +6,9 @@ import ipaddress
 import logging
 import signal
 import socket
+import ssl
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import uvicorn
 from starlette.types import ASGIApp
@@ -51,6 +53,16 @@ def _taken(address: tuple[str | int, ...], error: OSError) -> ConfigError:
     return ConfigError(f"can't listen on {host}:{port}: {reason}; try another --port")
 
 
+def check_tls(certificate: Path, key: Path) -> None:
+    """Raise ConfigError for PEM files that can't be used, or don't belong together."""
+    try:
+        # An empty password is tried rather than one asked for at a terminal.
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, key, "")
+    except (OSError, ssl.SSLError) as error:
+        reason = error.strerror or error
+        raise ConfigError(f"no TLS with {certificate} and {key}: {reason}") from error
+
+
 def is_loopback(sock: socket.socket) -> bool:
     """Whether only this machine can reach a bound socket."""
     return ipaddress.ip_address(sock.getsockname()[0]).is_loopback
@@ -61,9 +73,17 @@ class Listener:
 
     gate: the application's; closed and emptied when the server stops.
     drain_s: how long running answers may go on then.
+    tls: serves HTTPS with these PEM files, certificate chain and key.
     """
 
-    def __init__(self, app: ASGIApp, gate: Gate, sock: socket.socket, drain_s: float) -> None:
+    def __init__(
+        self,
+        app: ASGIApp,
+        gate: Gate,
+        sock: socket.socket,
+        drain_s: float,
+        tls: tuple[Path, Path] | None = None,
+    ) -> None:
         config = uvicorn.Config(
             app,
             http=HeadLimit,
@@ -75,6 +95,9 @@ class Listener:
             timeout_keep_alive=75,
             timeout_graceful_shutdown=_FAREWELL_S,
             backlog=_BACKLOG,
+            ssl_certfile=None if tls is None else tls[0],
+            ssl_keyfile=None if tls is None else tls[1],
+            ssl_keyfile_password="",
         )
         self._server = _Server(config)
         self._gate = gate

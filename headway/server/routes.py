@@ -46,13 +46,17 @@ class ServerOptions:
     keep_alive_s: a stream with nothing to say sends a comment this often.
     max_body_bytes: larger bodies get 413.
     log_prompts: whether bodies of requests are logged.
+    root_path: what a proxy puts before every path, and may or may not take away again.
+    cors_origins: origins whose pages may call; `*` for all.
     """
 
     api_key: str | None = None
     default_class: ServiceClass = ServiceClass.STANDARD
     keep_alive_s: float = 10.0
-    max_body_bytes: int = 16 * 1024 * 1024
     log_prompts: bool = False
+    max_body_bytes: int = 16_000_000
+    root_path: str = ""
+    cors_origins: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -55,21 +55,24 @@ def parse_tier(word: str, param: str) -> Tier:
 
 @dataclass(frozen=True, slots=True)
 class ModelNames:
-    """The name a model is served under; `NAME:CLASS` is an alias that gives the class as well."""
+    """Names a model is served under; `NAME:CLASS` is an alias that gives the class as well."""
 
     name: str
+    others: tuple[str, ...] = ()
 
     @property
     def all(self) -> tuple[str, ...]:
-        """The name and its aliases."""
-        return (self.name, *(f"{self.name}:{label}" for label in _OURS))
+        """The names, each with its aliases."""
+        names = (self.name, *self.others)
+        return tuple(alias for n in names for alias in (n, *(f"{n}:{label}" for label in _OURS)))
 
     def resolve(self, model: str) -> Tier | None:
-        """The tier an alias gives, None for the plain name. Raises ApiError (404) otherwise."""
-        if model == self.name:
+        """The tier an alias gives, None for a plain name. Raises ApiError (404) otherwise."""
+        names = (self.name, *self.others)
+        if model in names:
             return None
         name, colon, label = model.rpartition(":")
-        if colon and name == self.name and label in _OURS:
+        if colon and name in names and label in _OURS:
             return Tier(_OURS[label], label)
         raise ApiError(
             404,

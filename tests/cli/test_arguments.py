@@ -9,6 +9,7 @@ import pytest
 
 from headway.cli import main
 from headway.cli.arguments import parse
+from headway.cli.serve_config import resolved
 from headway.config import ServeConfig, api_key
 from headway.errors import ConfigError
 
@@ -36,8 +37,15 @@ def status_of(arguments: list[str]) -> int:
         ("serve --drain-timeout -1", "--drain-timeout"),
         ("serve --drain-timeout nan", "--drain-timeout"),
         ("serve --default-class vip", "vip"),
-        ("serve --api-key=", "API key is empty"),
+        ("serve --api-key=", "--api-key: it is empty"),
         ("serve --served-model-name=", "--served-model-name"),
+        ("serve --served-model-name a,a", "a name twice"),
+        ("serve --root-path llm", "--root-path"),
+        ("serve --tls-cert x", "go together"),
+        ("serve --tls-cert /no/x --tls-key /no/y --port 0", "/no/x"),
+        ("serve --chat-template /no/such/file --port 0", "/no/such/file"),
+        ("serve --config /no/such/file", "/no/such/file"),
+        ("config", "VERB"),
         ("serve --no-such-flag", "--no-such-flag"),
         ("serve --host 0.0.0.0 --port 0", "give a key"),
         ("serve --host no.such.host.invalid --port 0", "no.such.host.invalid"),
@@ -90,7 +98,7 @@ def test_help_names_the_commands(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_times_are_given_in_milliseconds_and_kept_in_seconds() -> None:
-    settings = parse(["serve", "--itl-target", "50", "--ttft-target", "200"])
+    settings = resolved(parse(["serve", "--itl-target", "50", "--ttft-target", "200"]))
     assert (settings.itl_target, settings.ttft_target) == (0.05, 0.2)
 
 

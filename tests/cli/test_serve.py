@@ -27,7 +27,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def environment(**more: str) -> dict[str, str]:
-    kept = {k: v for k, v in os.environ.items() if k != "HEADWAY_API_KEY"}
+    kept = {k: v for k, v in os.environ.items() if not k.startswith("HEADWAY_")}
     return kept | {"PYTHONUNBUFFERED": "1"} | more
 
 
@@ -63,9 +63,13 @@ def url_in(printed: str) -> str:
     return found[1]
 
 
-def test_it_serves_says_its_sizes_and_stops(model: Path) -> None:
-    sizes = ("--kv-blocks", "64", "--max-seqs", "8", "--max-model-len", "128")
-    with process(model, *sizes, "--served-model-name", "toy") as (server, printed):
+def test_it_serves_says_its_sizes_and_stops(model: Path, tmp_path: Path) -> None:
+    file = tmp_path / "headway.toml"
+    file.write_text('kv-blocks = 64\nserved-model-name = "toy"\nchat-template = "own.jinja"\n')
+    template = tmp_path / "own.jinja"
+    template.write_text("{% for m in messages %}[{{ m.content }}]{% endfor %}")
+    flags = ("--config", str(file), "--chat-template", str(template), "--max-model-len", "128")
+    with process(model, *flags, HEADWAY_MAX_SEQS="8") as (server, printed):
         url = url_in(printed)
         assert "KV: 64 blocks = 1,024 tokens = 8 sequences of 128" in printed
         assert f"curl {url}/v1/chat/completions" in printed
@@ -76,6 +80,9 @@ def test_it_serves_says_its_sizes_and_stops(model: Path) -> None:
             model="toy:realtime", messages=[{"role": "user", "content": "hello"}], max_tokens=4
         )
         assert answer.usage is not None and answer.usage.completion_tokens <= 4
+        as_text = client.completions.create(model="toy", prompt="[hello]", max_tokens=1)
+        assert as_text.usage is not None
+        assert as_text.usage.prompt_tokens == answer.usage.prompt_tokens  # no other template
         card = client.models.list().data[0].model_dump()
         assert (card["id"], card["max_model_len"]) == ("toy", 128)
         server.send_signal(signal.SIGTERM)

@@ -11,6 +11,7 @@ import pytest
 import yaml
 
 from headway.cli.arguments import parse
+from headway.cli.serve_config import resolved
 from headway.server.app import build_app
 from headway.server.gate import Gate
 from headway.server.metrics import Metrics
@@ -158,7 +159,7 @@ def test_the_manifest_asks_paths_that_exist_and_waits_for_the_drain() -> None:
     assert {probe["path"] for probe in probes} <= paths
     ports = {port["name"]: port["containerPort"] for port in container["ports"]}
     assert {probe["port"] for probe in probes} <= set(ports)
-    drain_s = parse(command_of_container()[1:]).drain_timeout
+    drain_s = resolved(parse(command_of_container()[1:])).drain_timeout
     assert pod["terminationGracePeriodSeconds"] > drain_s
     stop = re.search(r"^TimeoutStopSec=(\d+)$", unit_text(), re.MULTILINE)
     assert stop is not None and int(stop[1]) > drain_s

@@ -5,6 +5,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from time import monotonic, sleep
 
 import httpx
@@ -82,6 +83,7 @@ def live_server(
     drain_s: float = 5.0,
     batches: Callable[[Gate], APIRouter] | None = None,
     insight: Insight | None = None,
+    tls: tuple[Path, Path] | None = None,
 ) -> Iterator[LiveServer]:
     """Serve `engine` on 127.0.0.1 until the block ends."""
     metrics = metrics or Metrics()
@@ -91,7 +93,7 @@ def live_server(
     sock = bind("127.0.0.1", 0)
     port = sock.getsockname()[1]
     app = build_app(service, None if batches is None else batches(gate), insight)
-    listener = Listener(app, gate, sock, drain_s)
+    listener = Listener(app, gate, sock, drain_s, tls)
     loop = asyncio.new_event_loop()
     ready = threading.Event()
 

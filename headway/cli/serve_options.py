@@ -1,0 +1,103 @@
+"""The settings of `headway serve`, declared once: the command line, the environment, the file and
+docs/configuration.md follow from this table."""
+
+from headway.cli.kinds import (
+    CLASSES,
+    COUNT,
+    GIGABYTES,
+    MEGABYTES,
+    MILLISECONDS,
+    NAMES,
+    NATURAL,
+    PATH,
+    PORT,
+    SECONDS,
+    SWITCH,
+    TEXT,
+    choice,
+)
+from headway.cli.settings import Option
+
+_MODEL = "model"
+_HTTP = "HTTP"
+_ACCESS = "who may do what"
+_LIMITS = "limits"
+_LIFE = "life cycle"
+_JOBS = "Batch jobs"
+_MEMORY = "memory and steps; what isn't given fits the machine"
+_RULES = "scheduling"
+
+MODEL = Option(
+    "model",
+    TEXT,
+    _MODEL,
+    "GGUF file, Hugging Face folder, or name; default: the embedded smollm2",
+    positional=True,
+)
+API_KEY = Option("api-key", TEXT, _ACCESS, "what clients must send", secret=True)
+DATA_DIR = Option(
+    "data-dir", PATH, _JOBS, "where jobs and files are kept; default: $XDG_DATA_HOME/headway"
+)
+
+ENGINE_OPTIONS = (
+    Option("kv-blocks", COUNT, _MEMORY, "KV blocks in the pool"),
+    Option("host-blocks", NATURAL, _MEMORY, "blocks to swap into"),
+    Option("block-size", COUNT, _MEMORY, "tokens of a block", "16"),
+    Option("max-seqs", COUNT, _MEMORY, "seats: sequences that are in a step at once"),
+    Option("max-step-tokens", COUNT, _MEMORY, "most tokens of a step"),
+    Option("max-model-len", COUNT, _MEMORY, "most tokens of prompt and answer together"),
+    Option("threads", COUNT, _MEMORY, "threads that compute"),
+    Option(
+        "weight-cache",
+        TEXT,
+        _MEMORY,
+        "folder of packed weights, or none; default: weights in $XDG_CACHE_HOME/headway",
+    ),
+    Option("policy", TEXT, _RULES, "tiered, weighted, fcfs or static", "tiered"),
+    Option(
+        "lanes",
+        choice(("unified", "split", "auto")),
+        _RULES,
+        "prefill and decode on the same cores, on cores of their own, or as it turns out best",
+        "auto",
+    ),
+    Option("itl-target", MILLISECONDS, _RULES, "realtime's ITL; derived from measured steps"),
+    Option("ttft-target", MILLISECONDS, _RULES, "realtime's TTFT; derived from measured steps"),
+)
+
+SERVE_OPTIONS = (
+    MODEL,
+    Option("served-model-name", NAMES, _MODEL, "the model's names in the API; default: the file's"),
+    Option("chat-template", PATH, _MODEL, "a Jinja file to use instead of the model's own"),
+    Option(
+        "default-class",
+        choice(CLASSES),
+        _MODEL,
+        "service class of requests that don't say",
+        "standard",
+    ),
+    Option("host", TEXT, _HTTP, "another than loopback needs a key", "127.0.0.1"),
+    Option("port", PORT, _HTTP, "0 takes any that is free", "8000"),
+    Option("root-path", TEXT, _HTTP, "path that a proxy serves this under, such as /llm"),
+    Option("cors-origin", NAMES, _HTTP, "origins whose pages may call, or *"),
+    Option("tls-cert", PATH, _HTTP, "certificate chain, PEM; with tls-key it serves HTTPS"),
+    Option("tls-key", PATH, _HTTP, "the certificate's private key, PEM"),
+    API_KEY,
+    Option("max-body", MEGABYTES, _LIMITS, "larger bodies get 413; files have limits apart", "16"),
+    Option(
+        "drain-timeout", SECONDS, _LIFE, "how long running answers may go on after SIGTERM", "30"
+    ),
+    Option(
+        "log-level",
+        choice(("debug", "info", "warning", "error")),
+        _LIFE,
+        "what is logged; info has a line for each request",
+        "warning",
+    ),
+    Option("log-format", choice(("text", "json")), _LIFE, "json is an object a line", "text"),
+    Option("log-prompts", SWITCH, _LIFE, "bodies of requests too, at level info"),
+    DATA_DIR,
+    Option("data-quota", GIGABYTES, _JOBS, "most bytes of files", "20"),
+    Option("no-batches", SWITCH, _JOBS, "serve without /v1/batches"),
+    *ENGINE_OPTIONS,
+)
