@@ -6,6 +6,7 @@
 #   make test PYTHON=python3.12                   another Python, for a new .venv
 
 VENV := .venv
+VLLM_VENV := .venv-vllm
 BIN := $(VENV)/bin
 MODEL ?=
 ARGS ?=
@@ -15,10 +16,10 @@ export PYTHON
 NATIVE := CMakeLists.txt $(shell find native -type f 2>/dev/null)
 
 .DEFAULT_GOAL := help
-.PHONY: help serve test check bench kills format clean preflight
+.PHONY: help serve test check bench kills test-vllm format clean preflight
 
 help:  ## what there is to make
-	@sed -n 's/^\([a-z]*\):.*## /make \1\t/p' Makefile | expand -t 14
+	@sed -n 's/^\([a-z-]*\):.*## /make \1\t/p' Makefile | expand -t 17
 
 serve: $(VENV)/.headway  ## the server with the embedded model, on 127.0.0.1:8000
 	@$(BIN)/headway serve $(MODEL) $(ARGS)
@@ -41,12 +42,17 @@ bench: $(VENV)/.headway  ## tokens/s on this machine
 kills: $(VENV)/.headway $(VENV)/.dev  ## batch jobs under SIGKILL, 200 times (some minutes)
 	$(BIN)/python -m tests.batches.kill $(ARGS)
 
+# In an environment of its own: vLLM wants gigabytes, and versions of its own.
+test-vllm: $(VLLM_VENV)/.vllm  ## the scheduling inside vLLM, on a CPU (3.5 GB, some minutes)
+	$(abspath $(VLLM_VENV))/bin/python -m pytest -s -c integrations/vllm/pyproject.toml \
+		integrations/vllm/tests $(ARGS)
+
 format: $(VENV)/.dev  ## rewrite the sources as `make check` wants them
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
 clean:  ## remove the environment and everything built
-	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
+	rm -rf $(VENV) $(VLLM_VENV) build dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
 
 preflight:
 	@sh scripts/preflight >/dev/null
@@ -73,4 +79,9 @@ $(VENV)/.dev: pyproject.toml scripts/requirements $(VENV)/.made | preflight
 	@echo "headway: installing the tools for tests and checks"
 	@$(BIN)/python scripts/requirements dev >$(VENV)/dev.txt
 	@sh scripts/venv install $(VENV) -r $(VENV)/dev.txt
+	@touch $@
+
+$(VLLM_VENV)/.vllm: scripts/vllm-env pyproject.toml integrations/vllm/pyproject.toml | preflight
+	@echo "headway: making $(VLLM_VENV), with vLLM for CPUs"
+	@sh scripts/vllm-env $(VLLM_VENV)
 	@touch $@

@@ -11,10 +11,12 @@ from headway.cli.numbers import count
 from headway.cli.serve_options import ENGINE_OPTIONS, SERVE_OPTIONS
 from headway.cli.settings import add_options
 from headway.cli.simulate_arguments import add_simulate
+from headway.cli.vllm_arguments import add_vllm
 
 
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
-    """The settings of a command line; `command` names the subcommand.
+    """The settings of a command line; `command` names the subcommand, and `unknown` are words for
+    vLLM.
 
     Ends the process with one line and status 2 where the line is wrong, with 0 after `--help` and
     `--version`.
@@ -35,7 +37,16 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
         lambda one: add_options(one, ENGINE_OPTIONS),
     )
     add_simulate(commands.add_parser("simulate", help="replay a trace on modelled hardware"))
-    return parser.parse_args(arguments)
+    add_vllm(commands.add_parser("vllm", help="the same scheduling inside vLLM"))
+    settings, unknown = parser.parse_known_args(arguments)
+    if unknown and (settings.command, settings.verb if "verb" in settings else "") != _OPEN_ENDED:
+        parser.error(f"unrecognized arguments: {' '.join(unknown)}")
+    settings.unknown = unknown
+    return settings
+
+
+_OPEN_ENDED = ("vllm", "serve")
+"""The command that hands on what it does not know."""
 
 
 class _Parser(argparse.ArgumentParser):

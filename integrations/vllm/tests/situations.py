@@ -1,0 +1,113 @@
+"""The two situations that classes are for: a realtime request comes while batch work holds every
+seat, or every KV block. One engine at a time, each in a process of its own:
+
+    python situations.py MODEL SITUATION POLICY [--host-gib G] [--corrupt]
+
+prints a line of JSON: steps to the realtime request's first token, steps in all, a hash of every
+answer, and what was swapped.
+"""
+
+import argparse
+import hashlib
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from rig import Engine
+
+from headway.core.types import ServiceClass
+from headway_vllm.classes import PRIORITY
+from headway_vllm.pace import Pace
+from headway_vllm.settings import Settings
+
+SITUATIONS: dict[str, dict[str, Any]] = {
+    "seats": {"max_num_seqs": 4, "num_gpu_blocks_override": 200},
+    "blocks": {"max_num_seqs": 32, "num_gpu_blocks_override": 29},
+}
+BATCH, ARRIVAL_STEP, BATCH_TOKENS, REALTIME_TOKENS = 8, 40, 150, 8
+CACHED = {"max_num_seqs": 32, "num_gpu_blocks_override": 29, "enable_prefix_caching": True}
+
+
+class SteadyPace(Pace):
+    """Learns nothing, so that swapping costs less than computing again, whatever the machine."""
+
+    def ended(self, output: object) -> None:
+        """Nothing."""
+
+
+def main() -> None:
+    """Run one engine through one situation."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("model", type=Path)
+    parser.add_argument("situation", choices=[*SITUATIONS, "cached"])
+    parser.add_argument("policy", choices=["headway", "priority", "fcfs"])
+    parser.add_argument("--host-gib", type=float, default=1.0)
+    parser.add_argument("--corrupt", action="store_true")
+    parser.add_argument("--tensor-parallel", type=int, default=1)
+    parser.add_argument("--pipeline-parallel", type=int, default=1)
+    args = parser.parse_args()
+    options = SITUATIONS.get(args.situation, CACHED)
+    if args.tensor_parallel * args.pipeline_parallel > 1:
+        # A pipeline's workers are warmed up only where vLLM compiles.
+        options |= {
+            "tensor_parallel_size": args.tensor_parallel,
+            "pipeline_parallel_size": args.pipeline_parallel,
+            "enforce_eager": args.pipeline_parallel == 1,
+        }
+    engine = Engine(args.model, args.policy, Settings(host_gib=args.host_gib), **options)
+    if args.policy == "headway":
+        engine.scheduler.pace = SteadyPace()
+    play(engine, args.corrupt)
+    print(json.dumps(report(engine, args.policy)), flush=True)
+    engine.close()
+
+
+def play(engine: Engine, corrupt: bool) -> None:
+    """Batch work, then the realtime request; with `corrupt`, all KV that was swapped out is zeroed
+    before it comes back."""
+    for number in range(BATCH):
+        prompt = range(number, number + 60)
+        engine.add(f"batch{number}", prompt, BATCH_TOKENS, PRIORITY[ServiceClass.BATCH])
+    for _ in range(ARRIVAL_STEP):
+        engine.step()
+    engine.add("realtime", range(100, 140), REALTIME_TOKENS, PRIORITY[ServiceClass.REALTIME])
+    while engine.engine.has_unfinished_requests():
+        engine.step()
+        if corrupt:
+            zero_host_memory()
+
+
+def zero_host_memory() -> None:
+    """What the worker in this process keeps in host memory."""
+    from vllm.distributed.kv_transfer import get_kv_transfer_group
+
+    for layers in get_kv_transfer_group().host.chunks:
+        for layer in layers:
+            layer.zero_()
+
+
+def report(engine: Engine, policy: str) -> dict[str, Any]:
+    """What happened."""
+    answers = [engine.ended[name].tokens for name in sorted(engine.ended)]
+    found = {
+        "policy": policy,
+        "ttft_steps": engine.ended["realtime"].ttft_steps,
+        "steps": engine.steps,
+        "answers": hashlib.sha256(json.dumps(answers).encode()).hexdigest()[:16],
+        "tokens": sum(len(a) for a in answers),
+    }
+    if policy == "headway":
+        book = engine.scheduler.swap.book
+        found |= {
+            "saved_tokens": book.saved_tokens,
+            "restored_tokens": book.restored_tokens,
+            "host_used": book.total - book.free,
+            "preemptions": sum(engine.scheduler.tally._preempted.values()),
+        }
+    return found
+
+
+if __name__ == "__main__":
+    os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
+    main()
