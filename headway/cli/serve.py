@@ -99,6 +99,7 @@ class _House:
             loaded.model.chat_template,
             loaded.engine.max_model_len,
             created=int(time.time()),
+            grammars=loaded.model.grammars(),
         )
         self._side = None
         if desk is not None:

@@ -4,6 +4,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
+from jinja2.meta import find_undeclared_variables
+
 from headway.errors import InvalidRequestError, ModelError
 from headway.models.sandbox import Sandbox, context_for, raise_exception
 from headway.models.template_budget import Budget, BudgetExceededError
@@ -28,6 +30,7 @@ class TemplateLimits:
 class ChatTemplate:
     """A model's template, compiled once; rendering is safe from any thread.
 
+    takes_tools: whether it writes tools into the prompt.
     Raises ModelError at construction for a template that is malformed.
     """
 
@@ -40,11 +43,14 @@ class ChatTemplate:
     ) -> None:
         """tokens: what templates call `bos_token`, `eos_token`. now: local time, for dates."""
         self.source = source
+        self.takes_tools = False
         self._limits = limits
         self._now = now
         self._tokens = dict(tokens)
+        sandbox = Sandbox()
         try:
-            self._template = Sandbox().compiled(source)
+            self._template = sandbox.compiled(source)
+            self.takes_tools = "tools" in find_undeclared_variables(sandbox.parse(source))
         except Exception as e:
             raise ModelError(f"chat template: {_one_line(e)}") from e
 

@@ -1,7 +1,6 @@
 """Grammars: what an answer may be, compiled for a model's vocabulary by llguidance.
 
-A source is llguidance's own: a Lark grammar in its dialect, or the JSON that `json_source` and
-`regex_source` give.
+A source is llguidance's own JSON: a list of grammars, the first of which may name others.
 """
 
 import json
@@ -9,6 +8,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Collection, Mapping, Sequence
 from functools import partial
+from types import MappingProxyType
 from typing import Protocol
 
 import llguidance
@@ -31,38 +31,90 @@ _LIMITS = llguidance.LLParserLimits(
 _KEPT = 64
 """Grammars kept compiled: a job of many lines has one schema."""
 
-# Without a bound, a small model may go on with white space until its length is used up.
-_WHITE_SPACE = r"[ \n\r\t]{1,20}"
-
 
 class GrammarError(InvalidRequestError):
     """A grammar can't be followed any further, or a token broke it."""
 
 
-def json_source(schema: Mapping[str, object] | bool) -> str:
-    """Source of the JSON texts that fit a schema."""
-    whole = {"type": "object"} if schema is True else schema
+GrammarPart = Mapping[str, object]
+"""One grammar of a source."""
+
+
+def json_part(schema: Mapping[str, object]) -> GrammarPart:
+    """JSON texts that fit a schema."""
+    return {"json_schema": bounded_space(schema)}
+
+
+def bounded_space(schema: Mapping[str, object]) -> Mapping[str, object]:
+    """The schema with an end to white space, where a small model would go on until its length is
+    used up."""
+    return {**schema, "x-guidance": {"whitespace_pattern": r"[ \n\r\t]{1,20}"}}
+
+
+def regex_part(pattern: str) -> GrammarPart:
+    """Texts that a regular expression matches as a whole."""
+    part: GrammarPart = json.loads(llguidance.LLMatcher.grammar_from_regex(pattern))["grammars"][0]
+    return part
+
+
+def choice_part(choices: Sequence[str]) -> GrammarPart:
+    """One of these texts."""
+    return lark_part("start: " + " | ".join(map(quoted, choices)))
+
+
+def lark_part(grammar: str) -> GrammarPart:
+    """Texts of a grammar in llguidance's dialect of Lark, whose rules begin with `start`."""
+    return {"lark_grammar": grammar}
+
+
+def either_source(parts: Mapping[str, GrammarPart], frame: str = "") -> str:
+    """The source of a grammar that is one of several, by name; see `source_of`."""
+    choice = lark_part("start: " + " | ".join(f"@{name}" for name in parts))
+    return source_of(choice, frame, parts)
+
+
+def source_of(
+    part: GrammarPart, frame: str = "", others: Mapping[str, GrammarPart] = MappingProxyType({})
+) -> str:
+    """The source of a grammar.
+
+    frame: a Lark grammar around it, which calls it `@answer`. others: grammars that it calls by
+        their names.
+    Raises GrammarError for what JSON can't hold.
+    """
+    framed = [lark_part(frame), {"name": "answer", **part}] if frame else [part]
+    named = [{"name": name, **other} for name, other in others.items()]
     try:
-        return llguidance.LLMatcher.grammar_from_json_schema(
-            json.dumps(whole), overrides={"whitespace_pattern": _WHITE_SPACE}
-        )
+        return json.dumps({"grammars": framed + named})
     except (ValueError, RecursionError) as error:
         raise GrammarError(f"the schema can't be read: {_one_line(str(error))}") from error
 
 
-def regex_source(pattern: str) -> str:
-    """Source of the texts that a regular expression matches as a whole."""
-    return llguidance.LLMatcher.grammar_from_regex(pattern)
+def quoted(text: str) -> str:
+    """A text as a Lark string."""
+    return json.dumps(text)
 
 
-class Vocabulary(Protocol):
+class Names(Protocol):
+    """Control tokens by name."""
+
+    def token_id(self, name: str) -> int | None: ...
+
+    def is_special(self, token: int) -> bool: ...
+
+
+class Vocabulary(Names, Protocol):
     """A model's tokens."""
 
     def token_bytes(self, token: int) -> bytes: ...
 
-    def is_special(self, token: int) -> bool: ...
-
     def encode(self, text: str, add_special: bool, parse_special: bool) -> Sequence[int]: ...
+
+
+def marker_term(vocabulary: Names, marker: str) -> str:
+    """A marker as Lark writes it: a control token by its id, other text as text."""
+    token = vocabulary.token_id(marker)
+    return quoted(marker) if token is None or not vocabulary.is_special(token) else f"<[{token}]>"
 
 
 class GrammarState:
@@ -113,7 +165,8 @@ class GrammarCompiler:
     grammar a few milliseconds."""
 
     def __init__(self, vocabulary: Vocabulary, vocab_size: int, stop_ids: Collection[int]) -> None:
-        """vocab_size: rows of the model's embedding. stop_ids: tokens that end an answer."""
+        """vocab_size: rows of the model's embedding. stop_ids: tokens that end an answer; one at
+        least."""
         self._make = partial(_tokenizer, vocabulary, vocab_size, sorted(stop_ids))
         self._tokenizer: llguidance.LLTokenizer | None = None
         self._lock = threading.Lock()
@@ -171,8 +224,6 @@ class _Wrapped:
 def _tokenizer(
     vocabulary: Vocabulary, vocab_size: int, stop_ids: Sequence[int]
 ) -> llguidance.LLTokenizer:
-    if not stop_ids:
-        raise InvalidRequestError("this model has no token that ends an answer")
     wrapped = llguidance.TokenizerWrapper(_Wrapped(vocabulary, vocab_size, stop_ids))
     return llguidance.LLTokenizer(wrapped, n_vocab=vocab_size, eos_token=list(stop_ids))
 

@@ -24,8 +24,8 @@ from headway.server.batch_types import (
     page_of,
 )
 from headway.server.errors import ApiError, bad_request
+from headway.server.fields import Body
 from headway.server.gate import Gate
-from headway.server.openai_types import Body
 from headway.server.parse import parse_json, read_body
 from headway.server.upload import read_form
 

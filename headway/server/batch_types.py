@@ -16,8 +16,8 @@ from headway.batches.types import (
     StoredFile,
 )
 from headway.server.errors import bad_request
+from headway.server.fields import Body
 from headway.server.jsontext import Json
-from headway.server.openai_types import Body
 
 MIN_LIFE_S = 3600
 MAX_LIFE_S = DEFAULT_LIFE_S

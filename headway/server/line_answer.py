@@ -1,5 +1,6 @@
 """Answers the lines of Batch jobs by the same code as requests over HTTP."""
 
+import asyncio
 import logging
 import secrets
 import time
@@ -9,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from headway.batches.types import LineAnswer
 from headway.core.types import FinishReason, ServiceClass
-from headway.engine.types import Delta, EngineClient, GenerationRequest
+from headway.engine.types import Delta, EngineClient
 from headway.errors import HeadwayError
 from headway.server.answer import Choices
 from headway.server.errors import (
@@ -25,21 +26,19 @@ from headway.server.openai_types import ChatBody, CompletionBody, GenerationBody
 from headway.server.parse import parse_body
 from headway.server.render import BodyWriter, Head
 from headway.server.routes import BODIES, CHAT_PATH
-from headway.server.shapes import ChatShape, CompletionShape, Shape
 from headway.server.tiers import Tier, parse_tier
-from headway.server.translate import chat_requests, completion_requests
+from headway.server.translate import Work, chat_work, completion_work
 
 _LOG = logging.getLogger(__name__)
 _OPEN_ENDS = (None, FinishReason.STOP, FinishReason.LENGTH)
 
 
 @dataclass(frozen=True, slots=True)
-class _Work:
-    """A valid line: its body, the engine's requests, and the answer's shape."""
+class _Line:
+    """A valid line: its body, and the work it asks for."""
 
     body: GenerationBody
-    requests: Sequence[GenerationRequest]
-    shape: Shape
+    work: Work
 
 
 class LineAnswerer:
@@ -61,8 +60,8 @@ class LineAnswerer:
         """
         request_id = f"req_{secrets.token_hex(12)}"
         try:
-            work = self._prepare(endpoint, body, tenant)
-            return LineAnswer(200, await self._run(work), request_id)
+            line = await asyncio.to_thread(self._prepare, endpoint, body, tenant)
+            return LineAnswer(200, await self._run(line), request_id)
         except ApiError as error:
             failure = error
         except HeadwayError as error:
@@ -74,32 +73,31 @@ class LineAnswerer:
             failure = unavailable(failure.message, "engine_unhealthy")
         return LineAnswer(failure.status, failure.body(), request_id)
 
-    def _prepare(self, endpoint: str, raw: bytes, tenant: str) -> _Work:
-        work = self._chat(raw) if endpoint == CHAT_PATH else self._completion(raw)
-        if work.body.stream:
+    def _prepare(self, endpoint: str, raw: bytes, tenant: str) -> _Line:
+        line = self._chat(raw) if endpoint == CHAT_PATH else self._completion(raw)
+        if line.body.stream:
             raise bad_request("A batch line can't be streamed.", "stream", "unsupported_field")
-        self._model.names.resolve(work.body.model)
-        if work.body.service_tier is not None:
-            parse_tier(work.body.service_tier, "service_tier")
-        return replace(work, requests=[replace(r, tenant=tenant) for r in work.requests])
+        self._model.names.resolve(line.body.model)
+        if line.body.service_tier is not None:
+            parse_tier(line.body.service_tier, "service_tier")
+        requests = [replace(request, tenant=tenant) for request in line.work.requests]
+        return _Line(line.body, replace(line.work, requests=requests))
 
-    def _chat(self, raw: bytes) -> _Work:
+    def _chat(self, raw: bytes) -> _Line:
         body = parse_body(ChatBody, raw)
-        requests = chat_requests(body, ServiceClass.BATCH, self._model)
-        return _Work(body, requests, ChatShape(self._model.codec, bool(body.logprobs)))
+        return _Line(body, chat_work(body, ServiceClass.BATCH, self._model))
 
-    def _completion(self, raw: bytes) -> _Work:
+    def _completion(self, raw: bytes) -> _Line:
         body = parse_body(CompletionBody, raw)
-        requests = completion_requests(body, ServiceClass.BATCH, self._model)
-        return _Work(body, requests, CompletionShape(self._model.codec, body.logprobs is not None))
+        return _Line(body, completion_work(body, ServiceClass.BATCH, self._model))
 
-    async def _run(self, work: _Work) -> bytes:
-        n = work.body.n or 1
-        name = f"{work.shape.id_prefix}-{secrets.token_hex(12)}"
+    async def _run(self, line: _Line) -> bytes:
+        n, shape = line.body.n or 1, line.work.shape
+        name = f"{shape.frame.id_prefix}-{secrets.token_hex(12)}"
         tier = Tier.of(ServiceClass.BATCH)
-        writer = BodyWriter(Head(name, int(time.time()), work.body.model, tier.word), work.shape, n)
+        writer = BodyWriter(Head(name, int(time.time()), line.body.model, tier.word), shape, n)
         async with aclosing(Choices(n)) as choices:
-            choices.submit(self._engine, work.requests)
+            choices.submit(self._engine, line.work.requests)
             async for batch in choices.batches():
                 _take_in(batch, writer.add)
         return writer.body()

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from headway.errors import NeverFitsError
+from headway.models.grammars import Grammar, GrammarCompiler, marker_term
 from headway.server.errors import bad_request
 from headway.server.tiers import ModelNames
 
@@ -24,43 +25,82 @@ class TextCodec(Protocol):
         """The bytes a token stands for; may be part of a character."""
         ...
 
+    def token_id(self, name: str) -> int | None:
+        """The id of a token by its name in the vocabulary."""
+        ...
+
+    def is_special(self, token: int) -> bool:
+        """Whether a token is for control and has no place in a text."""
+        ...
+
 
 class ChatFormat(Protocol):
     """A conversation as one text, ready for the assistant's answer."""
 
-    def render(self, messages: Sequence[Mapping[str, str]]) -> str:
+    @property
+    def source(self) -> str:
+        """The template itself, which says how its model calls functions and whether it thinks."""
+        ...
+
+    @property
+    def takes_tools(self) -> bool:
+        """Whether it writes tools into the prompt."""
+        ...
+
+    def render(
+        self,
+        messages: Sequence[Mapping[str, object]],
+        add_generation_prompt: bool = True,
+        **variables: object,
+    ) -> str:
         """Raises InvalidRequestError for a conversation the template refuses."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class ServedModel:
-    """One model under one name. `chat` is None where the model has no chat template."""
+    """One model under one name.
+
+    chat: None where the model has no chat template.
+    grammars: compiles what answers may be; None where answers are always free.
+    """
 
     names: ModelNames
     codec: TextCodec
     chat: ChatFormat | None
     max_model_len: int
     created: int
+    grammars: GrammarCompiler | None = None
 
     def encode(self, text: str) -> Sequence[int]:
         """Token ids of a text prompt. Raises ApiError (400) if there are none, and
         NeverFitsError."""
-        ids = self._tokens(text, add_special=True)
+        ids = self.tokens(text, add_special=True)
         if not ids:
             raise bad_request("A prompt has no tokens.", "prompt")
         return ids
 
-    def encode_chat(self, messages: Sequence[Mapping[str, str]]) -> Sequence[int]:
-        """Token ids of a conversation. Raises ApiError (400) or InvalidRequestError."""
+    def chat_format(self) -> ChatFormat:
+        """The chat template. Raises ApiError (400) where there is none."""
         if self.chat is None:
             raise bad_request("This model has no chat template; use /v1/completions.", "messages")
-        return self._tokens(self.chat.render(messages), add_special=False)
+        return self.chat
 
-    def _tokens(self, text: str, add_special: bool) -> Sequence[int]:
+    def tokens(self, text: str, add_special: bool) -> Sequence[int]:
+        """Token ids of a text. Raises NeverFitsError."""
         # Megabytes that can't fit would take seconds and gigabytes to encode.
         if len(text) > self.max_model_len * _MAX_CHARS_PER_TOKEN:
             raise NeverFitsError(
                 f"A prompt of {len(text):,} characters is longer than any that fits.", "prompt"
             )
         return self.codec.encode(text, add_special)
+
+    def term(self, marker: str) -> str:
+        """A marker of calls or reasoning as grammars write it."""
+        return marker_term(self.codec, marker)
+
+    def compile(self, source: str, param: str) -> Grammar:
+        """A grammar. Raises ApiError (400) or InvalidRequestError."""
+        if self.grammars is None:
+            raise bad_request(f"{param!r} is not supported with this model.", param)
+        return self.grammars.compile(source, param)

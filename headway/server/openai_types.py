@@ -1,16 +1,17 @@
 """Request bodies of `/v1/chat/completions` and `/v1/completions`.
 
 Types are strict: `"5"` and `1.5` aren't integers. `null` always means "not given". A field that
-Headway can't honour is refused by name unless it has its neutral value (`tools: []`), as is a field
-it doesn't know; only fields that can't change the answer (`user`, `metadata`) are ignored.
+Headway can't honour is refused by name unless it has its neutral value (`functions: []`), as is a
+field it doesn't know; only fields that can't change the answer (`user`, `metadata`) are ignored.
 """
 
 from collections.abc import Mapping
 from typing import Annotated, ClassVar, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field, JsonValue
 
-from headway.server.errors import bad_request
+from headway.server.chat_types import Message, Tool, ToolChoice
+from headway.server.fields import Body, Neutral
 
 IGNORED = frozenset(
     {
@@ -28,98 +29,72 @@ IGNORED = frozenset(
 MAX_MESSAGES = 16_384
 """Most turns of a conversation; to check one takes long for its few bytes."""
 
-Neutral = tuple[object, ...]
-"""Values of an unsupported field that ask for nothing."""
+MAX_TOOLS = 128
+"""Most tools of a request, as OpenAI has it."""
 
-_UNSUPPORTED_CHAT: dict[str, Neutral] = {
+_UNSUPPORTED_CHAT: Mapping[str, Neutral] = {
     "audio": (),
     "function_call": ("none",),
     "functions": ([],),
     "modalities": (["text"],),
     "moderation": (),
-    "parallel_tool_calls": (True, False),
     "prediction": (),
-    "reasoning_effort": ("none",),
-    "response_format": ({"type": "text"},),
-    "tool_choice": ("none", "auto"),
-    "tools": ([],),
     "verbosity": ("medium",),
     "web_search_options": (),
 }
-_UNSUPPORTED_COMPLETION: dict[str, Neutral] = {"echo": (False,), "suffix": ("",)}
-_UNSUPPORTED_MESSAGE: dict[str, Neutral] = {
-    "annotations": ([],),
-    "audio": (),
-    "function_call": (),
-    "reasoning_content": (),
-    "refusal": (),
-    "tool_call_id": (),
-    "tool_calls": ([],),
-}
-
-
-class Body(BaseModel):
-    """Strict, and finite: `NaN` and `Infinity` are refused. Unknown fields are kept for `check`."""
-
-    model_config = ConfigDict(strict=True, extra="allow", allow_inf_nan=False)
-
-    unsupported: ClassVar[Mapping[str, Neutral]] = {}
-    ignored: ClassVar[frozenset[str]] = frozenset()
-
-    def check_extra(self, path: str = "") -> None:
-        """Raise ApiError (400) for a field that is neither honoured nor without effect."""
-        for name, value in (self.model_extra or {}).items():
-            if value is None or name in self.ignored:
-                continue
-            neutral = self.unsupported.get(name)
-            if neutral is None:
-                raise bad_request(f"Unknown field {path + name!r}.", path + name, "unknown_field")
-            if value not in neutral:
-                raise bad_request(
-                    f"{path + name!r} is not supported.", path + name, "unsupported_field"
-                )
+_UNSUPPORTED_COMPLETION: Mapping[str, Neutral] = {"echo": (False,), "suffix": ("",)}
 
 
 class StreamOptions(Body):
     """Options of a streamed answer. `include_obfuscation` may only be switched off."""
 
-    unsupported = {"include_obfuscation": (False,)}
+    unsupported: ClassVar[Mapping[str, Neutral]] = {
+        "include_obfuscation": (False,),
+        "continuous_usage_stats": (False,),
+    }
 
     include_usage: bool | None = None
 
 
-class TextPart(Body):
-    """A part of a message's content; text only."""
+class JsonSchema(Body):
+    """A schema for an answer. Answers always fit it, whether `strict` or not."""
 
-    type: Literal["text"]
-    text: str
+    name: Annotated[str, Field(min_length=1, max_length=64)]
+    description: str | None = None
+    definition: Annotated[dict[str, JsonValue] | None, Field(alias="schema")] = None
+    strict: bool | None = None
 
 
-# Lists end at their first bad member: an error for each of a million would take a minute of the
-# event loop's time, and gigabytes.
+class ResponseFormat(Body):
+    """What an answer must look like. `json_schema` goes with the type of that name."""
+
+    type: Literal["text", "json_object", "json_schema"]
+    json_schema: JsonSchema | None = None
+
+
+class StructuredOutputs(Body):
+    """What an answer must look like, as vLLM has it: one of a JSON schema, a regular expression,
+    a list of texts, or a grammar in llguidance's dialect of Lark."""
+
+    unsupported: ClassVar[Mapping[str, Neutral]] = {
+        "disable_additional_properties": (False,),
+        "disable_any_whitespace": (False,),
+        "json_object": (),
+        "structural_tag": (),
+        "whitespace_pattern": (),
+    }
+
+    definition: Annotated[dict[str, JsonValue] | None, Field(alias="json")] = None
+    regex: Annotated[str, Field(min_length=1)] | None = None
+    choice: Annotated[list[str], Field(min_length=1, max_length=4096, fail_fast=True)] | None = None
+    grammar: Annotated[str, Field(min_length=1)] | None = None
+
+
 Strings = Annotated[list[str], Field(fail_fast=True)]
 Ids = Annotated[list[int], Field(fail_fast=True)]
 IdLists = Annotated[list[Ids], Field(fail_fast=True)]
-TextParts = Annotated[list[TextPart], Field(fail_fast=True)]
-
-
-class Message(Body):
-    """One turn of a conversation. `developer` is OpenAI's newer word for `system`."""
-
-    unsupported = _UNSUPPORTED_MESSAGE
-
-    role: Literal["system", "developer", "user", "assistant"]
-    content: str | TextParts
-    name: str | None = None
-
-    @property
-    def text(self) -> str:
-        """The content's text, parts joined."""
-        if isinstance(self.content, str):
-            return self.content
-        return "".join(part.text for part in self.content)
-
-
+Messages = Annotated[list[Message], Field(min_length=1, max_length=MAX_MESSAGES, fail_fast=True)]
+Tools = Annotated[list[Tool], Field(max_length=MAX_TOOLS, fail_fast=True)]
 TopK = Annotated[int, Field(ge=-1, description="Most likely tokens kept; 0 or -1 keeps all.")]
 
 
@@ -146,6 +121,13 @@ class GenerationBody(Body):
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     service_tier: str | None = None
+    response_format: ResponseFormat | None = None
+    structured_outputs: StructuredOutputs | None = None
+
+    @property
+    def constrained(self) -> bool:
+        """Whether there may be a grammar to compile."""
+        return self.response_format is not None or self.structured_outputs is not None
 
 
 class ChatBody(GenerationBody):
@@ -153,10 +135,20 @@ class ChatBody(GenerationBody):
 
     unsupported = _UNSUPPORTED_CHAT
 
-    messages: Annotated[list[Message], Field(min_length=1, max_length=MAX_MESSAGES, fail_fast=True)]
+    messages: Messages
     max_completion_tokens: Annotated[int, Field(ge=1)] | None = None
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
+    tools: Tools | None = None
+    tool_choice: ToolChoice | None = None
+    parallel_tool_calls: bool | None = None
+    reasoning_effort: Literal["none"] | None = None
+    chat_template_kwargs: dict[str, JsonValue] | None = None
+
+    @property
+    def constrained(self) -> bool:
+        """Whether there may be a grammar to compile."""
+        return bool(self.tools) or super().constrained
 
 
 class CompletionBody(GenerationBody):

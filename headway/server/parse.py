@@ -8,7 +8,8 @@ from pydantic_core import ErrorDetails
 from starlette.requests import ClientDisconnect, Request
 
 from headway.server.errors import ApiError, bad_request
-from headway.server.openai_types import Body, GenerationBody
+from headway.server.fields import Body
+from headway.server.openai_types import GenerationBody
 
 A = TypeVar("A", bound=Body)
 B = TypeVar("B", bound=GenerationBody)
@@ -52,10 +53,8 @@ def parse_json(kind: type[A], raw: bytes) -> A:
 def parse_body(kind: type[B], raw: bytes) -> B:
     """The same for bodies that ask for answers, whose fields must go together."""
     body = parse_json(kind, raw)
-    if body.stream_options is not None:
-        body.stream_options.check_extra("stream_options.")
-        if not body.stream:
-            raise bad_request("'stream_options' needs 'stream': true.", "stream_options")
+    if body.stream_options is not None and not body.stream:
+        raise bad_request("'stream_options' needs 'stream': true.", "stream_options")
     return body
 
 
@@ -92,4 +91,4 @@ def _dotted(path: Sequence[int | str]) -> str:
 
 def _is_member(part: str) -> bool:
     """Whether a part of an error's location is the name of a union's member, not a field."""
-    return part in ("str", "int") or "[" in part
+    return part in ("str", "int") or "[" in part or part[:1].isupper()

@@ -9,9 +9,10 @@ from dataclasses import dataclass, field
 from headway.core.request import Usage
 from headway.core.types import FinishReason
 from headway.engine.types import Delta, TokenInfo
+from headway.models.answers import Part, PartKind
 from headway.server.jsontext import Json, dumps
 from headway.server.logprobs import Logprobs
-from headway.server.shapes import Shape
+from headway.server.shapes import ChoiceReader, Shape
 
 DONE = b"data: [DONE]\n\n"
 KEEP_ALIVE = b": keep-alive\n\n"
@@ -48,11 +49,12 @@ class UsageTotal:
 
     def __init__(self, n: int) -> None:
         self._n = n
-        self._prompt = self._cached = self._generated = 0
+        self._prompt = self._cached = self._generated = self._reasoning = 0
 
-    def add(self, choice: int, usage: Usage) -> None:
+    def add(self, choice: int, usage: Usage, reasoning_tokens: int) -> None:
         """Count a finished choice."""
         self._generated += usage.generated
+        self._reasoning += reasoning_tokens
         if choice % self._n == 0:
             self._prompt += usage.prompt
             self._cached += usage.cached
@@ -64,7 +66,24 @@ class UsageTotal:
             "completion_tokens": self._generated,
             "total_tokens": self._prompt + self._generated,
             "prompt_tokens_details": {"cached_tokens": self._cached},
+            "completion_tokens_details": {"reasoning_tokens": self._reasoning},
         }
+
+
+def finish_reason(finish: FinishReason, calls: int) -> str:
+    """OpenAI's word for a choice's end. One that was cut says so, whatever it was writing."""
+    return "tool_calls" if calls and finish is FinishReason.STOP else finish.value
+
+
+@dataclass(slots=True)
+class _Choice:
+    """A choice under way; `parts` and `tokens` only of an unstreamed answer."""
+
+    reader: ChoiceReader
+    logprobs: Logprobs | None
+    parts: list[Part] = field(default_factory=list)
+    tokens: list[TokenInfo] = field(default_factory=list)
+    finish: FinishReason | None = None
 
 
 class EventWriter:
@@ -77,28 +96,33 @@ class EventWriter:
         self._shape = shape
         self._usage = UsageTotal(n)
         self._include_usage = include_usage
-        self._head = dumps(head.fields(shape.chunk_object))[:-1]
+        self._head = dumps(head.fields(shape.frame.chunk_object))[:-1]
         self._tail = ',"usage":null}\n\n' if include_usage else "}\n\n"
-        self._logprobs: dict[int, Logprobs | None] = {}
+        self._choices: dict[int, _Choice] = {}
 
     def delta(self, delta: Delta) -> bytes:
         """The events of one delta; empty if there is nothing to show yet."""
-        choice, events = delta.choice, []
-        if choice not in self._logprobs:
-            self._logprobs[choice] = self._shape.logprobs()
-            if (opening := self._shape.opening()) is not None:
-                events.append(self._event(choice, opening, "null", "null"))
-        logprobs = self._logprobs[choice]
+        index, frame, events = delta.choice, self._shape.frame, []
+        choice = self._choices.get(index)
+        if choice is None:
+            choice = _Choice(self._shape.reader(), self._shape.logprobs())
+            self._choices[index] = choice
+            if frame.opening:
+                events.append(self._event(index, frame.opening, "null", "null"))
+        pieces = [self._shape.piece(part) for part in choice.reader.read(delta)]
         shown = "null"
-        if logprobs is not None and delta.tokens:
-            shown = dumps(logprobs.json(delta.tokens))
-        if delta.text or shown != "null":
-            events.append(self._event(choice, self._shape.piece(delta.text), shown, "null"))
+        if choice.logprobs is not None and delta.tokens:
+            shown = dumps(choice.logprobs.json(delta.tokens))
+            pieces = pieces or [self._shape.piece(_NOTHING)]
+        for piece in pieces:
+            events.append(self._event(index, piece, shown, "null"))
+            shown = "null"
         if delta.finish is not None:
+            reader = choice.reader
             if delta.usage is not None:
-                self._usage.add(choice, delta.usage)
-            reason = f'"{delta.finish.value}"'
-            events.append(self._event(choice, self._shape.closing(), "null", reason))
+                self._usage.add(index, delta.usage, reader.reasoning_tokens)
+            reason = f'"{finish_reason(delta.finish, reader.calls)}"'
+            events.append(self._event(index, frame.closing, "null", reason))
         return "".join(events).encode()
 
     def end(self) -> bytes:
@@ -115,11 +139,7 @@ class EventWriter:
         )
 
 
-@dataclass(slots=True)
-class _Choice:
-    text: list[str] = field(default_factory=list)
-    tokens: list[TokenInfo] = field(default_factory=list)
-    finish: FinishReason | None = None
+_NOTHING = Part(PartKind.CONTENT, "")
 
 
 class BodyWriter:
@@ -133,27 +153,30 @@ class BodyWriter:
 
     def add(self, delta: Delta) -> None:
         """Take in a delta."""
-        choice = self._choices.setdefault(delta.choice, _Choice())
-        choice.text.append(delta.text)
-        choice.tokens.extend(delta.tokens)
+        choice = self._choices.get(delta.choice)
+        if choice is None:
+            choice = _Choice(self._shape.reader(), self._shape.logprobs())
+            self._choices[delta.choice] = choice
+        choice.parts += choice.reader.read(delta)
+        choice.tokens += delta.tokens
         if delta.finish is not None:
             choice.finish = delta.finish
             if delta.usage is not None:
-                self._usage.add(delta.choice, delta.usage)
+                self._usage.add(delta.choice, delta.usage, choice.reader.reasoning_tokens)
 
     def body(self) -> bytes:
         """The whole answer."""
         choices = [self._json(index, choice) for index, choice in sorted(self._choices.items())]
-        answer = self._head.fields(self._shape.body_object)
+        answer = self._head.fields(self._shape.frame.body_object)
         return dumps({**answer, "choices": choices, "usage": self._usage.json()}).encode()
 
     def _json(self, index: int, choice: _Choice) -> Json:
-        logprobs = self._shape.logprobs()
+        finish, calls, logprobs = choice.finish, choice.reader.calls, choice.logprobs
         return {
             "index": index,
-            **self._shape.whole("".join(choice.text)),
+            **self._shape.whole(choice.parts),
             "logprobs": None if logprobs is None else logprobs.json(choice.tokens),
-            "finish_reason": None if choice.finish is None else choice.finish.value,
+            "finish_reason": None if finish is None else finish_reason(finish, calls),
         }
 
 

@@ -4,7 +4,7 @@ import asyncio
 import logging
 import secrets
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
@@ -12,7 +12,7 @@ from fastapi import APIRouter, Request
 from starlette.responses import JSONResponse, Response
 
 from headway.core.types import ServiceClass
-from headway.engine.types import EngineClient, GenerationRequest
+from headway.engine.types import EngineClient
 from headway.server.answer import AnswerContext, StreamedAnswer, WholeAnswer
 from headway.server.errors import unavailable
 from headway.server.gate import Gate
@@ -21,12 +21,11 @@ from headway.server.model import ServedModel
 from headway.server.openai_types import ChatBody, CompletionBody, GenerationBody
 from headway.server.parse import parse_body, read_body
 from headway.server.render import BodyWriter, EventWriter, Head
-from headway.server.shapes import ChatShape, CompletionShape, Shape
 from headway.server.tiers import CLASS_HEADER, Tier, resolve_tier
-from headway.server.translate import chat_requests, completion_requests
+from headway.server.translate import Work, chat_work, completion_work
 
 B = TypeVar("B", bound=GenerationBody)
-Translate = Callable[[B, ServiceClass, ServedModel], list[GenerationRequest]]
+Translate = Callable[[B, ServiceClass, ServedModel], Work]
 
 CHAT_PATH = "/v1/chat/completions"
 COMPLETION_PATH = "/v1/completions"
@@ -81,14 +80,12 @@ class Service:
     async def chat(self, request: Request) -> Response:
         """POST /v1/chat/completions."""
         accepted = await self._accept(ChatBody, request)
-        shape = ChatShape(self.model.codec, bool(accepted.body.logprobs))
-        return self._answer(accepted, await self._translated(chat_requests, accepted), shape)
+        return self._answer(accepted, await self._translated(chat_work, accepted))
 
     async def completion(self, request: Request) -> Response:
         """POST /v1/completions."""
         accepted = await self._accept(CompletionBody, request)
-        shape = CompletionShape(self.model.codec, accepted.body.logprobs is not None)
-        return self._answer(accepted, await self._translated(completion_requests, accepted), shape)
+        return self._answer(accepted, await self._translated(completion_work, accepted))
 
     async def _accept(self, kind: type[B], request: Request) -> "_Accepted[B]":
         self.gate.check()
@@ -101,24 +98,22 @@ class Service:
         tier = resolve_tier(body.service_tier, header, alias, self.options.default_class)
         return _Accepted(body, tier, len(raw))
 
-    async def _translated(
-        self, translate: Translate[B], accepted: "_Accepted[B]"
-    ) -> list[GenerationRequest]:
-        arguments = accepted.body, accepted.tier.service_class, self.model
-        if accepted.size_bytes <= _INLINE_BYTES:
+    async def _translated(self, translate: Translate[B], accepted: "_Accepted[B]") -> Work:
+        body = accepted.body
+        arguments = body, accepted.tier.service_class, self.model
+        if accepted.size_bytes <= _INLINE_BYTES and not body.constrained:
             return translate(*arguments)
-        # A long prompt takes many milliseconds to encode, during which no stream would move.
+        # A long prompt takes many milliseconds to encode, a grammar to compile, during which no
+        # stream would move.
         return await asyncio.to_thread(translate, *arguments)
 
-    def _answer(
-        self, accepted: "_Accepted[B]", requests: Sequence[GenerationRequest], shape: Shape
-    ) -> Response:
-        body, tier = accepted.body, accepted.tier
-        name = f"{shape.id_prefix}-{secrets.token_hex(12)}"
+    def _answer(self, accepted: "_Accepted[B]", work: Work) -> Response:
+        body, tier, shape = accepted.body, accepted.tier, work.shape
+        name = f"{shape.frame.id_prefix}-{secrets.token_hex(12)}"
         head = Head(name, int(time.time()), body.model, tier.word)
         headers = {CLASS_HEADER: tier.service_class.label}
         context = AnswerContext(
-            self.engine, requests, self.gate, headers, self.options.keep_alive_s
+            self.engine, work.requests, self.gate, headers, self.options.keep_alive_s
         )
         n = body.n or 1
         if body.stream:

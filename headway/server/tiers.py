@@ -14,6 +14,7 @@ CLASS_HEADER = "X-Headway-Class"
 _OURS = {service_class.label: service_class for service_class in ServiceClass}
 _OPENAI = {
     "priority": ServiceClass.REALTIME,
+    "fast": ServiceClass.REALTIME,
     "scale": ServiceClass.REALTIME,
     "default": ServiceClass.STANDARD,
     "auto": ServiceClass.STANDARD,
@@ -42,7 +43,7 @@ class Tier:
 def parse_tier(word: str, param: str) -> Tier:
     """The tier a client's word means; it is answered in the same vocabulary.
 
-    `scale` runs as realtime, so the answer says `priority`, and `auto` is `default`.
+    `scale` and `fast` run as realtime, so the answer says `priority`, and `auto` is `default`.
     Raises ApiError (400) for an unknown word.
     """
     if word in _OURS:

@@ -1,24 +1,39 @@
 """From validated bodies to the engine's requests. The engine checks token ids and lengths."""
 
+import json
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from headway.core.plan import Penalties, Truncation
 from headway.core.types import ServiceClass
 from headway.engine.types import GenerationRequest, SamplingParams, StopConditions
+from headway.models.reasoning import CLOSES, OPENS, Thinking, thinking_of
+from headway.models.tool_calls import MARKERS
+from headway.server.chat_types import Message
+from headway.server.constraints import Toolbox, grammar_of, toolbox_of
 from headway.server.errors import bad_request
+from headway.server.jsontext import Json
 from headway.server.model import ServedModel
-from headway.server.openai_types import ChatBody, CompletionBody, GenerationBody, Message
+from headway.server.openai_types import ChatBody, CompletionBody, GenerationBody
+from headway.server.shapes import ChatShape, CompletionShape, Offer, Shape
 
 MAX_CHOICES = 1024
 """Most choices (prompts x n) of one request."""
 
+_OWN_VARIABLES = frozenset({"messages", "tools", "add_generation_prompt"})
+"""Of chat templates: what a request says elsewhere."""
 
-def chat_requests(
-    body: ChatBody, service_class: ServiceClass, model: ServedModel
-) -> list[GenerationRequest]:
-    """The one request of a chat body. Raises ApiError (400)."""
-    for index, message in enumerate(body.messages):
-        _check_message(message, f"messages[{index}].")
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """A body in the engine's words, and the shape its answer has."""
+
+    requests: Sequence[GenerationRequest]
+    shape: Shape
+
+
+def chat_work(body: ChatBody, service_class: ServiceClass, model: ServedModel) -> Work:
+    """The one request of a chat body. Raises ApiError (400) or InvalidRequestError."""
     if body.top_logprobs is not None and not body.logprobs:
         raise bad_request("'top_logprobs' needs 'logprobs': true.", "top_logprobs")
     limits = (body.max_tokens, body.max_completion_tokens)
@@ -28,14 +43,25 @@ def chat_requests(
         )
     max_tokens = body.max_completion_tokens or body.max_tokens
     logprobs = (body.top_logprobs or 0) if body.logprobs else -1
-    prompt = model.encode_chat([_turn(message) for message in body.messages])
-    return _requests(body, [prompt], service_class, max_tokens, logprobs)
+    toolbox = toolbox_of(body, model)
+    chat = model.chat_format()
+    text = chat.render(turns_of(body.messages), True, **_variables(body, toolbox))
+    thinking = thinking_of(chat.source, text)
+    prompt = model.tokens(text, add_special=False)
+    grammar = grammar_of(body, model, thinking, toolbox)
+    offer = None if toolbox is None else Offer(toolbox.form, toolbox.names, toolbox.many)
+    shown = _shown(model, thinking, toolbox)
+    return Work(
+        [
+            replace(request, grammar=grammar, shown=shown)
+            for request in _requests(body, [prompt], service_class, max_tokens, logprobs)
+        ],
+        ChatShape(model.codec, bool(body.logprobs), thinking, offer),
+    )
 
 
-def completion_requests(
-    body: CompletionBody, service_class: ServiceClass, model: ServedModel
-) -> list[GenerationRequest]:
-    """One request for each prompt. Raises ApiError (400)."""
+def completion_work(body: CompletionBody, service_class: ServiceClass, model: ServedModel) -> Work:
+    """One request for each prompt. Raises ApiError (400) or InvalidRequestError."""
     if body.best_of is not None and body.best_of != (body.n or 1):
         raise bad_request(
             "'best_of' other than 'n' is not supported.", "best_of", "unsupported_field"
@@ -45,7 +71,36 @@ def completion_requests(
         raise bad_request(f"More than {MAX_CHOICES} choices in one request.", "prompt")
     prompts = [_encoded(prompt, model) for prompt in texts]
     logprobs = -1 if body.logprobs is None else body.logprobs
-    return _requests(body, prompts, service_class, body.max_tokens or 16, logprobs)
+    grammar = grammar_of(body, model, Thinking.NEVER, None)
+    requests = _requests(body, prompts, service_class, body.max_tokens or 16, logprobs)
+    return Work(
+        [replace(request, grammar=grammar) for request in requests],
+        CompletionShape(model.codec, body.logprobs is not None),
+    )
+
+
+def _variables(body: ChatBody, toolbox: Toolbox | None) -> Mapping[str, object]:
+    """What the template is given besides the turns. Raises ApiError (400)."""
+    given: dict[str, object] = {}
+    if body.reasoning_effort == "none":
+        given["enable_thinking"] = False
+    for name, value in (body.chat_template_kwargs or {}).items():
+        if name in _OWN_VARIABLES:
+            path = f"chat_template_kwargs.{name}"
+            raise bad_request(f"{path!r} is said elsewhere in the request.", path)
+        given[name] = value
+    if toolbox is not None:
+        given["tools"] = [t.model_dump(exclude_none=True) for t in toolbox.tools]
+    return given
+
+
+def _shown(model: ServedModel, thinking: Thinking, toolbox: Toolbox | None) -> frozenset[int]:
+    """Control tokens that mark calls and reasoning, and must appear in the text."""
+    markers = () if toolbox is None else MARKERS
+    if thinking is not Thinking.NEVER:
+        markers = (*markers, OPENS, CLOSES)
+    ids = (model.codec.token_id(marker) for marker in markers)
+    return frozenset(i for i in ids if i is not None and model.codec.is_special(i))
 
 
 def _requests(
@@ -121,17 +176,66 @@ def _encoded(prompt: str | Sequence[int], model: ServedModel) -> Sequence[int]:
     return prompt
 
 
-def _check_message(message: Message, path: str) -> None:
-    message.check_extra(path)
-    if not isinstance(message.content, str):
-        for index, part in enumerate(message.content):
-            part.check_extra(f"{path}content[{index}].")
+def turns_of(messages: Sequence[Message]) -> list[Json]:
+    """A conversation as templates take it. Raises ApiError (400)."""
+    return [_turn(message, f"messages[{index}]") for index, message in enumerate(messages)]
 
 
-def _turn(message: Message) -> dict[str, str]:
+def _turn(message: Message, path: str) -> Json:
+    _check_turn(message, path)
     role = "system" if message.role == "developer" else message.role
-    turn = {"role": role, "content": message.text}
-    return turn if message.name is None else {**turn, "name": message.name}
+    turn: Json = {"role": role, "content": message.text}
+    for name in ("name", "reasoning_content", "tool_call_id"):
+        value = getattr(message, name)
+        if value is not None:
+            turn[name] = value
+    if message.tool_calls:
+        turn["tool_calls"] = [
+            {
+                "id": call.id,
+                "type": "function",
+                "function": {
+                    "name": call.function.name,
+                    "arguments": _arguments(call.function.arguments, f"{path}.tool_calls[{index}]"),
+                },
+            }
+            for index, call in enumerate(message.tool_calls)
+        ]
+    return turn
+
+
+def _check_turn(message: Message, path: str) -> None:
+    """Raise ApiError (400) for fields that don't go with the role."""
+    calls = bool(message.tool_calls)
+    if message.content is None and not (message.role == "assistant" and calls):
+        raise bad_request(f"'{path}.content' is missing.", f"{path}.content", "missing_field")
+    if message.role == "tool" and message.tool_call_id is None:
+        param = f"{path}.tool_call_id"
+        raise bad_request(f"{param!r} is missing.", param, "missing_field")
+    wrong = (
+        ("tool_calls", calls and message.role != "assistant"),
+        ("tool_call_id", message.tool_call_id is not None and message.role != "tool"),
+        (
+            "reasoning_content",
+            message.reasoning_content is not None and message.role != "assistant",
+        ),
+    )
+    for name, is_wrong in wrong:
+        if is_wrong:
+            param = f"{path}.{name}"
+            raise bad_request(f"{param!r} doesn't go with the role {message.role!r}.", param)
+
+
+def _arguments(text: str, path: str) -> object:
+    """A call's arguments, which templates take as an object."""
+    try:
+        arguments: object = json.loads(text)
+    except (ValueError, RecursionError):
+        arguments = None
+    if not isinstance(arguments, dict):
+        param = f"{path}.function.arguments"
+        raise bad_request(f"{param!r} must be a JSON object.", param)
+    return arguments
 
 
 def _or(value: float | None, default: float) -> float:

@@ -20,7 +20,7 @@ from headway.engine.types import (
 )
 from headway.errors import InvalidRequestError
 from headway.executors.native import NativeOptions
-from headway.models.grammars import GrammarCompiler, regex_source
+from headway.models.grammars import GrammarCompiler, regex_part, source_of
 from headway.testing import Mishaps, Script, WallClock, make_capacity, oracle_tokens
 from headway.testing.text import ByteTokenizer
 from tests.engine.helpers import (
@@ -50,7 +50,7 @@ def under(
 
 
 def regex(pattern: str) -> Grammar:
-    return COMPILER.compile(regex_source(pattern), "regex")
+    return COMPILER.compile(source_of(regex_part(pattern)), "regex")
 
 
 @pytest.mark.parametrize("n", [1, 5])
@@ -100,7 +100,7 @@ def test_a_free_neighbour_is_untouched() -> None:
 def test_pressure_and_interrupts_change_no_answer() -> None:
     """On the CPU executor, with raw log probabilities equal to the bit."""
     compiler = GrammarCompiler(ByteTokenizer(), LLAMA.vocab, {EOS})
-    grammar = compiler.compile(regex_source(SMALL_JSON), "regex")
+    grammar = compiler.compile(source_of(regex_part(SMALL_JSON)), "regex")
     rng = random.Random(2)
     asked = []
     for i in range(24):
@@ -130,7 +130,7 @@ def test_log_probabilities_are_those_before_the_mask() -> None:
     compiler = GrammarCompiler(ByteTokenizer(), LLAMA.vocab, {EOS})
     prompt, sampling = [9, 8, 7], SamplingParams(temperature=0.0, logprobs=20)
     free = GenerationRequest(prompt, sampling=sampling, stop=StopConditions(max_tokens=1))
-    bound = replace(free, grammar=compiler.compile(regex_source("[a-z]"), "regex"))
+    bound = replace(free, grammar=compiler.compile(source_of(regex_part("[a-z]")), "regex"))
     (plain,), (masked,) = alone([free])[0].tokens, alone([bound])[0].tokens
     assert plain.token != masked.token and plain.logprobs and masked.logprobs
     assert plain.logprobs.top == masked.logprobs.top

@@ -21,20 +21,18 @@ from headway.engine.types import (
 )
 
 
-class ByteCodec:
-    """One token for each byte."""
-
-    def encode(self, text: str, add_special: bool) -> Sequence[int]:
-        return list(text.encode())
-
-    def token_bytes(self, token: int) -> bytes:
-        return bytes([token])
-
-
 class PlainChat:
     """`role: content` lines."""
 
-    def render(self, messages: Sequence[Mapping[str, str]]) -> str:
+    source = "{{ messages }}"
+    takes_tools = False
+
+    def render(
+        self,
+        messages: Sequence[Mapping[str, object]],
+        add_generation_prompt: bool = True,
+        **variables: object,
+    ) -> str:
         return "".join(f"{m['role']}: {m['content']}\n" for m in messages) + "assistant: "
 
 

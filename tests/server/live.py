@@ -21,7 +21,8 @@ from headway.server.model import ServedModel
 from headway.server.operate import Insight
 from headway.server.routes import ServerOptions, Service
 from headway.server.tiers import ModelNames
-from tests.server.fake_engine import ByteCodec, PlainChat
+from headway.testing.text import ByteTokenizer
+from tests.server.fake_engine import PlainChat
 
 MODEL = "tiny"
 
@@ -69,7 +70,7 @@ class LiveServer:
         return {name: float(value) for name, _, value in lines}
 
 
-BYTES = ServedModel(ModelNames(MODEL), ByteCodec(), PlainChat(), 2048, created=1)
+BYTES = ServedModel(ModelNames(MODEL), ByteTokenizer(), PlainChat(), 2048, created=1)
 """The model of FakeEngine, as the server sees it."""
 
 

@@ -11,7 +11,8 @@ from headway.server.listen import check_tls
 from headway.server.model import ServedModel
 from headway.server.routes import ServerOptions
 from headway.server.tiers import ModelNames
-from tests.server.fake_engine import ByteCodec, FakeEngine, PlainChat
+from headway.testing.text import ByteTokenizer
+from tests.server.fake_engine import FakeEngine, PlainChat
 from tests.server.live import MODEL, live_server
 
 TLS = Path(__file__).parent / "tls"
@@ -62,7 +63,7 @@ def test_without_origins_nothing_is_said_about_them() -> None:
 
 def test_one_model_under_several_names() -> None:
     names = ModelNames("big", ("small", "ours:v1"))
-    model = ServedModel(names, ByteCodec(), PlainChat(), 2048, created=1)
+    model = ServedModel(names, ByteTokenizer(), PlainChat(), 2048, created=1)
     with live_server(FakeEngine(), model=model) as server:
         client = server.client()
         assert [m.id for m in client.models.list().data][:5] == [

@@ -7,7 +7,8 @@ from http.client import HTTPConnection
 import pytest
 from pydantic import ValidationError
 
-from headway.server.openai_types import MAX_MESSAGES, Body, ChatBody, CompletionBody
+from headway.server.fields import Body
+from headway.server.openai_types import MAX_MESSAGES, ChatBody, CompletionBody
 from headway.server.protocol import MAX_HEAD_BYTES
 from tests.server.fake_engine import FakeEngine
 from tests.server.live import MODEL, LiveServer, live_server

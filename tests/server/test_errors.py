@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 
 import httpx
@@ -12,7 +12,8 @@ import pytest
 from headway.core.types import FinishReason
 from headway.errors import EngineStoppedError, ModelError, NeverFitsError, OverloadedError
 from headway.server.routes import ServerOptions
-from tests.server.fake_engine import ByteCodec, FakeEngine, Script
+from headway.testing.text import ByteTokenizer
+from tests.server.fake_engine import FakeEngine, Script
 from tests.server.live import BYTES, MODEL, live_server
 
 CHAT = {"model": MODEL, "messages": [{"role": "user", "content": "x"}]}
@@ -48,8 +49,10 @@ def test_bodies_too_large() -> None:
 
 
 def test_text_that_can_not_fit_is_refused_before_it_is_encoded() -> None:
-    class Fragile(ByteCodec):
-        def encode(self, text: str, add_special: bool) -> Sequence[int]:
+    class Fragile(ByteTokenizer):
+        def encode(
+            self, text: str, add_special: bool = False, parse_special: bool = True
+        ) -> list[int]:
             assert len(text) < 100_000
             return super().encode(text, add_special)
 

@@ -53,6 +53,8 @@ def test_max_tokens_taken(http: httpx.Client, value: int | None) -> None:
         assert answer.json()["choices"][0]["finish_reason"] == ("length" if value == 1 else "stop")
 
 
+CALL = {"id": "a", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+
 ODD: list[tuple[str, str]] = [
     ("temperature", "-0.1"),
     ("temperature", "2.1"),
@@ -131,9 +133,30 @@ def test_white_space_is_a_prompt(http: httpx.Client, text: str) -> None:
         ([{"role": "user", "content": None}], "messages[0].content"),
         ([{"role": "user", "content": 5}], "messages[0].content"),
         ([{"role": "robot", "content": "x"}], "messages[0].role"),
-        ([{"role": "tool", "content": "x"}], "messages[0].role"),
+        ([{"role": "function", "content": "x"}], "messages[0].role"),
+        ([{"role": "tool", "content": "x"}], "messages[0].tool_call_id"),
+        ([{"role": "user", "content": "x", "tool_call_id": "a"}], "messages[0].tool_call_id"),
+        (
+            [{"role": "user", "content": "x", "reasoning_content": "a"}],
+            "messages[0].reasoning_content",
+        ),
+        ([{"role": "user", "content": "x", "tool_calls": [CALL]}], "messages[0].tool_calls"),
+        ([{"role": "assistant", "content": None}], "messages[0].content"),
+        (
+            [{"role": "assistant", "tool_calls": [CALL | {"type": "custom"}]}],
+            "messages[0].tool_calls[0].type",
+        ),
+        (
+            [
+                {
+                    "role": "assistant",
+                    "tool_calls": [CALL | {"function": {"name": "f", "arguments": "[1]"}}],
+                }
+            ],
+            "messages[0].tool_calls[0].function.arguments",
+        ),
         ([{"role": "user", "content": "x", "weight": 1}], "messages[0].weight"),
-        ([{"role": "assistant", "content": "x", "tool_calls": [1]}], "messages[0].tool_calls"),
+        ([{"role": "assistant", "content": "x", "tool_calls": [1]}], "messages[0].tool_calls[0]"),
         (
             [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}],
             "messages[0].content[0].type",
@@ -152,7 +175,6 @@ def test_messages(http: httpx.Client, messages: object, param: str) -> None:
 @pytest.mark.parametrize(
     ("field", "value"),
     [
-        ("tools", [{"type": "function"}]),
         ("tool_choice", "required"),
         ("functions", [{}]),
         ("function_call", "auto"),

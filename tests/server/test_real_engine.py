@@ -310,4 +310,5 @@ def test_choices_are_the_same_streamed_or_not(temperature: float) -> None:
         "completion_tokens": 72,
         "total_tokens": 117,
         "prompt_tokens_details": {"cached_tokens": 0},
+        "completion_tokens_details": {"reasoning_tokens": 0},
     }

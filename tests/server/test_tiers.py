@@ -29,7 +29,7 @@ def test_words(word: str, service_class: ServiceClass, echo: str) -> None:
     assert parse_tier(word, "service_tier") == Tier(service_class, echo)
 
 
-@pytest.mark.parametrize("word", ["", "vip", "PRIORITY", "batch ", "fast"])
+@pytest.mark.parametrize("word", ["", "vip", "PRIORITY", "batch ", "slow"])
 def test_unknown_words_are_refused_wherever_they_stand(word: str) -> None:
     with pytest.raises(ApiError) as body:
         resolve_tier(word, None, None, STANDARD)
