@@ -91,10 +91,11 @@ def cell(server: Server, turn: int, u: float, flood: bool, said: dict) -> Cell:
 def busy_s(url: str) -> float:
     """Seconds that Headway's steps have taken so far."""
     with urlopen(f"{url}/metrics") as answer:
-        for line in answer.read().decode().splitlines():
-            if line.startswith("headway_step_seconds_sum"):
-                return float(line.rpartition(" ")[2])
-    sys.exit("the server does not say how long its steps take")
+        lines = answer.read().decode().splitlines()
+    found = [one for one in lines if one.startswith("headway_step_seconds_sum")]
+    if not found:
+        sys.exit("the server does not say how long its steps take")
+    return sum(float(one.rpartition(" ")[2]) for one in found)
 
 
 def rates(server: Server, settings: argparse.Namespace) -> dict[float, float]:
