@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
     from headway.batches.runner import BatchRunner
     from headway.engine.engine import Engine
+    from headway.server.dashboard.frames import JobLine
     from headway.server.gate import Gate
     from headway.server.metrics_families import JobTotals
     from headway.server.model import ServedModel
@@ -74,3 +75,13 @@ def job_totals(desk: BatchDesk) -> "JobTotals":
             "waiting": sum(c.total - c.completed - c.failed for c in live),
         },
     )
+
+
+def job_lines(desk: BatchDesk) -> "list[JobLine]":
+    """The desk's live jobs, for the live page."""
+    from headway.server.dashboard.frames import JobLine
+
+    return [
+        JobLine(j.id, j.status.value, j.counts.total, j.counts.completed, j.counts.failed)
+        for j in desk.store.live_jobs()
+    ]

@@ -8,20 +8,23 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing, contextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from headway.batches.desk import BatchDesk
-from headway.cli.batching import batch_side, describe, job_totals, open_desk
+from headway.cli.batching import batch_side, describe, job_lines, job_totals, open_desk
 from headway.cli.loading import Loaded, engine_options, load, read_template
 from headway.cli.serve_config import batch_config, resolved, serve_config
 from headway.config import API_KEY_VARIABLE, ServeConfig
 from headway.errors import ConfigError
+from headway.server.dashboard.recent import Recent
 from headway.server.gate import Gate
 from headway.server.listen import Listener, bind, check_tls, is_loopback
 from headway.server.logs import configure_logs
 from headway.server.metrics import Metrics
 
 if TYPE_CHECKING:
+    from headway.engine.types import Observer
     from headway.server.operate import Insight
 
 _CURL = """\
@@ -40,7 +43,7 @@ def run(settings: argparse.Namespace) -> int:
         check_tls(config.listen.tls.certificate, config.listen.tls.key)
     template = None if config.chat_template is None else read_template(config.chat_template)
     configure_logs(config.logs.level, config.logs.form)
-    metrics = Metrics()
+    metrics, recent = Metrics(), Recent(time.monotonic)
     with ExitStack() as stack:
         sock = stack.enter_context(closing(_bound(config)))
         desk = open_desk(batches)
@@ -48,11 +51,12 @@ def run(settings: argparse.Namespace) -> int:
             stack.callback(desk.close)
         with ThreadPoolExecutor(1) as loader:
             # The model loads while this thread imports the HTTP libraries, which takes as long.
-            loading = loader.submit(load, values.model, options, [metrics], template)
+            observers: list[Observer] = [metrics, recent]
+            loading = loader.submit(load, values.model, options, observers, template)
             from headway.server import app  # noqa: F401
 
             loaded = loading.result()
-        house = _House(config, loaded, metrics, desk)
+        house = _House(config, loaded, Observed(metrics, recent), desk)
         for line in house.describe():
             print(line, flush=True)
         listener = house.listener(sock)
@@ -79,18 +83,26 @@ def _bound(config: ServeConfig) -> socket.socket:
     return sock
 
 
+@dataclass(frozen=True, slots=True)
+class Observed:
+    """What the engine tells its observers, kept."""
+
+    metrics: Metrics
+    recent: Recent
+
+
 class _House:
     """Everything that serves, put together; nothing runs before `running`."""
 
     def __init__(
-        self, config: ServeConfig, loaded: Loaded, metrics: Metrics, desk: BatchDesk | None
+        self, config: ServeConfig, loaded: Loaded, observed: "Observed", desk: BatchDesk | None
     ) -> None:
         from headway.server.model import ServedModel
         from headway.server.tiers import ModelNames
 
         self._config = config
         self._loaded = loaded
-        self._metrics = metrics
+        self._observed = observed
         self._desk = desk
         self._gate = Gate()
         self._model = ServedModel(
@@ -125,7 +137,9 @@ class _House:
             cors_origins=listen.cors_origins,
             log_prompts=config.logs.prompts,
         )
-        service = Service(self._loaded.engine, self._model, self._metrics, self._gate, options)
+        service = Service(
+            self._loaded.engine, self._model, self._observed.metrics, self._gate, options
+        )
         routes = None if self._side is None else self._side.routes
         app = build_app(service, routes, self._insight())
         tls = None if listen.tls is None else (listen.tls.certificate, listen.tls.key)
@@ -134,14 +148,21 @@ class _House:
     def _insight(self) -> "Insight":
         from importlib.metadata import version
 
+        from headway.server.dashboard.feed import Sources
         from headway.server.metrics_families import Build
         from headway.server.operate import Insight
 
-        desk = self._desk
-        return Insight(
-            Build(version("headway"), self._loaded.name),
-            None if desk is None else lambda: job_totals(desk),
+        desk, engine, name = self._desk, self._loaded.engine, self._loaded.name
+        page = Sources(
+            engine,
+            engine.snapshot,
+            self._observed.recent,
+            None if desk is None else lambda: job_lines(desk),
+            time.monotonic,
+            self._model.names.all[0],
         )
+        totals = None if desk is None else lambda: job_totals(desk)
+        return Insight(Build(version("headway"), name), totals, page)
 
     @contextmanager
     def running(self) -> Iterator[None]:

@@ -14,6 +14,8 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from headway.errors import HeadwayError
 from headway.server.auth import KeyGuard
 from headway.server.batch_routes import BATCH_BODIES, build_closed_router
+from headway.server.dashboard.feed import Feed
+from headway.server.dashboard.routes import Dashboard
 from headway.server.errors import ApiError, from_exception, internal_error
 from headway.server.logs import RequestLog
 from headway.server.metrics_families import Build
@@ -79,7 +81,9 @@ def build_app(
     app.include_router(build_router(service))
     insight = insight or Insight(Build("", service.model.names.all[0]))
     operator = Operator(service.engine, service.metrics, insight, lambda: app.log.responses)
-    app.include_router(build_operator_router(operator))
+    page = insight.page
+    dashboard = None if page is None else Dashboard(Feed(page), service.gate)
+    app.include_router(build_operator_router(operator, dashboard))
     app.include_router(batches or build_closed_router("the server has no data folder"))
     for kind in (ApiError, HeadwayError, HTTPException, Exception):
         app.add_exception_handler(kind, _answer_error)

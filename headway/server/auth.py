@@ -1,12 +1,14 @@
-"""One shared key for everything but the health checks."""
+"""One shared key for everything but the health checks and the live page's files."""
 
 import hmac
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from headway.server.dashboard.routes import page_paths
 from headway.server.errors import ApiError
 
-_OPEN_PATHS = frozenset({"/health", "/ready"})
+_OPEN_PATHS = page_paths() | {"/health", "/ready"}
+"""The live page's files hold nothing of the server's; its data has a path of its own."""
 
 
 class KeyGuard:

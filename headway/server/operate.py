@@ -13,6 +13,8 @@ from fastapi import APIRouter
 from starlette.responses import JSONResponse, Response
 
 from headway.engine.types import EngineClient
+from headway.server.dashboard.feed import Sources
+from headway.server.dashboard.routes import Dashboard, build_dashboard_router
 from headway.server.errors import ApiError
 from headway.server.metrics import Metrics
 from headway.server.metrics_families import Build, JobTotals, Scrape, exposition
@@ -23,10 +25,12 @@ class Insight:
     """What operators are shown besides the engine's own figures.
 
     jobs: counts the Batch jobs; may block for a moment. None for a server without them.
+    page: where the live page has its data from; None for a server without it.
     """
 
     build: Build
     jobs: Callable[[], JobTotals] | None = None
+    page: Sources | None = None
 
 
 class Operator:
@@ -72,9 +76,11 @@ class Operator:
         return JSONResponse(asdict(record, dict_factory=_plain))
 
 
-def build_operator_router(operator: Operator) -> APIRouter:
-    """All routes for operators."""
+def build_operator_router(operator: Operator, dashboard: Dashboard | None = None) -> APIRouter:
+    """All routes for operators, those of the live page too if there is one."""
     router = APIRouter()
+    if dashboard is not None:
+        router.include_router(build_dashboard_router(dashboard))
     router.add_api_route("/metrics", operator.scrape, methods=["GET"])
     router.add_api_route("/debug/steps/{step}", operator.explain, methods=["GET"])
     return router

@@ -1,0 +1,1 @@
+"""The live page: what the engine is doing, as it does it."""
