@@ -56,21 +56,46 @@ class ListenConfig:
     """Where a server listens, and what it tells browsers and proxies.
 
     port: 0 takes any free one.
+    admin_port: a second port, on admin_host, where operators' paths need no key; None for none.
     root_path: what a proxy puts before every path; starts with a slash, or is empty.
     cors_origins: origins whose pages may call.
     """
 
     host: str = "127.0.0.1"
     port: int = 8000
+    admin_host: str = "127.0.0.1"
+    admin_port: int | None = None
     root_path: str = ""
     cors_origins: tuple[str, ...] = ()
     tls: TlsFiles | None = None
 
     def __post_init__(self) -> None:
-        if not 0 <= self.port <= 65535:
-            raise ConfigError(f"--port is between 0 and 65535, not {self.port}")
+        for port in (self.port, self.admin_port or 0):
+            if not 0 <= port <= 65535:
+                raise ConfigError(f"--port is between 0 and 65535, not {port}")
         if self.root_path and (self.root_path[0] != "/" or self.root_path[-1] == "/"):
             raise ConfigError("--root-path starts with a slash and doesn't end with one")
+
+
+@dataclass(frozen=True, slots=True)
+class AccessConfig:
+    """Who may call. Without either everybody may, which is for loopback only.
+
+    api_key: one key with every right.
+    keys_file: keys made by `headway keys`.
+    """
+
+    api_key: str | None = field(default=None, repr=False)
+    keys_file: Path | None = None
+
+    def __post_init__(self) -> None:
+        if self.api_key is not None and not self.api_key.strip():
+            raise ConfigError(f"the API key is empty; unset {API_KEY_VARIABLE} to have none")
+
+    @property
+    def open(self) -> bool:
+        """Whether everybody may call."""
+        return self.api_key is None and self.keys_file is None
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +110,7 @@ class ServeConfig:
     """
 
     listen: ListenConfig = ListenConfig()
-    api_key: str | None = field(default=None, repr=False)
+    access: AccessConfig = AccessConfig()
     max_body_bytes: int = 16_000_000
     served_names: tuple[str, ...] = ()
     chat_template: Path | None = None
@@ -96,8 +121,6 @@ class ServeConfig:
     def __post_init__(self) -> None:
         if not self.drain_s >= 0:  # NaN too
             raise ConfigError("--drain-timeout is a number of seconds, from 0")
-        if self.api_key is not None and not self.api_key.strip():
-            raise ConfigError(f"the API key is empty; unset {API_KEY_VARIABLE} to have none")
         if len(set(self.served_names)) < len(self.served_names):
             raise ConfigError("--served-model-name has a name twice")
 

@@ -7,6 +7,7 @@ from typing import NoReturn
 
 from headway.cli.batch_arguments import add_batch
 from headway.cli.bench_arguments import add_bench
+from headway.cli.keys_arguments import add_keys
 from headway.cli.numbers import count
 from headway.cli.serve_options import ENGINE_OPTIONS, SERVE_OPTIONS
 from headway.cli.settings import add_options
@@ -28,6 +29,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     )
     _add_serve(commands.add_parser("serve", help="serve a model over HTTP, OpenAI-compatible"))
     _add_config(commands.add_parser("config", help="settings of a server"))
+    add_keys(commands.add_parser("keys", help="who may use a server, and how much"))
     _add_run(commands.add_parser("run", help="answer a file of prompts"))
     add_batch(commands.add_parser("batch", help="a server's Batch jobs"))
     _add_pull(commands.add_parser("pull", help="fetch a model"))

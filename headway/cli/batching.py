@@ -1,6 +1,5 @@
 """The Batch API's part of `headway serve`."""
 
-import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -27,19 +26,18 @@ class BatchSide:
     runner: "BatchRunner"
 
 
-def open_desk(config: BatchConfig) -> BatchDesk | None:
-    """The data folder's desk. None without a folder, and, with a notice on standard error, where
-    the folder that nobody asked for can't be used. Raises ConfigError where one that was given
-    can't."""
+def open_desk(config: BatchConfig) -> tuple[BatchDesk | None, str]:
+    """The data folder's desk, and what there is to say about it. None without a folder, and, with
+    a notice, where the folder that nobody asked for can't be used. Raises ConfigError where one
+    that was given can't."""
     if config.folder is None:
-        return None
+        return None, ""
     try:
-        return BatchDesk(config.folder, DeskLimits(quota_bytes=config.quota_bytes))
+        return BatchDesk(config.folder, DeskLimits(quota_bytes=config.quota_bytes)), ""
     except ConfigError as error:
         if config.given:
             raise
-        print(f"headway: no Batch API: {error}", file=sys.stderr)
-        return None
+        return None, f"no Batch API: {error}"
 
 
 def describe(desk: BatchDesk) -> str:

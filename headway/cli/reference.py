@@ -29,8 +29,9 @@ model = "/models/qwen3-4b-q4_0.gguf"
 served-model-name = ["qwen3", "default"]
 host = "0.0.0.0"
 keys-file = "/etc/headway/keys.json"
-timeout = {{realtime = 60, standard = 600}}
 ```
+
+[Operating a server](operating.md) says what to set when.
 """
 
 

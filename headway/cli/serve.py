@@ -4,8 +4,9 @@ import argparse
 import asyncio
 import os
 import socket
+import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
@@ -15,10 +16,11 @@ from headway.batches.desk import BatchDesk
 from headway.cli.batching import batch_side, describe, job_lines, job_totals, open_desk
 from headway.cli.loading import Loaded, engine_options, load, read_template
 from headway.cli.serve_config import batch_config, resolved, serve_config
-from headway.config import API_KEY_VARIABLE, ServeConfig
+from headway.config import API_KEY_VARIABLE, AccessConfig, ServeConfig
 from headway.errors import ConfigError
 from headway.server.dashboard.recent import Recent
 from headway.server.gate import Gate
+from headway.server.keyring import KeyRing
 from headway.server.listen import Listener, bind, check_tls, is_loopback
 from headway.server.logs import configure_logs
 from headway.server.metrics import Metrics
@@ -43,10 +45,11 @@ def run(settings: argparse.Namespace) -> int:
         check_tls(config.listen.tls.certificate, config.listen.tls.key)
     template = None if config.chat_template is None else read_template(config.chat_template)
     configure_logs(config.logs.level, config.logs.form)
+    ring = _ring(config.access)
     metrics, recent = Metrics(), Recent(time.monotonic)
     with ExitStack() as stack:
-        sock = stack.enter_context(closing(_bound(config)))
-        desk = open_desk(batches)
+        socks = [stack.enter_context(closing(sock)) for sock in _bound(config)]
+        desk, notice = open_desk(batches)
         if desk is not None:
             stack.callback(desk.close)
         with ThreadPoolExecutor(1) as loader:
@@ -57,30 +60,44 @@ def run(settings: argparse.Namespace) -> int:
 
             loaded = loading.result()
         house = _House(config, loaded, Observed(metrics, recent), desk)
+        if notice:
+            print(f"headway: {notice}", file=sys.stderr)
         for line in house.describe():
             print(line, flush=True)
-        listener = house.listener(sock)
+        listener = house.listener(socks, ring)
 
         def ready() -> None:
             elapsed_s = time.monotonic() - started_s
-            print(_greeting(config, sock, _names(config, loaded)[0], elapsed_s), flush=True)
+            print(_greeting(config, socks, _names(config, loaded)[0], elapsed_s), flush=True)
 
         stack.enter_context(house.running())
         asyncio.run(_until_stopped(listener, ready))
     return 0
 
 
-def _bound(config: ServeConfig) -> socket.socket:
-    """The server's socket. Raises ConfigError, too where strangers could reach it without a key."""
+def _ring(access: AccessConfig) -> KeyRing | None:
+    """The keys; None where everybody is let in. Raises ConfigError."""
+    return None if access.open else KeyRing(access.api_key, access.keys_file, time.monotonic)
+
+
+def _bound(config: ServeConfig) -> list[socket.socket]:
+    """The server's socket, and the operators' where they have their own. Raises ConfigError, too
+    where strangers could reach it without a key."""
     listen = config.listen
     sock = bind(listen.host, listen.port)
-    if config.api_key is None and not is_loopback(sock):
+    if config.access.open and not is_loopback(sock):
         sock.close()
         raise ConfigError(
-            f"{listen.host} can be reached from other machines: give a key with --api-key or "
-            f"{API_KEY_VARIABLE}, or listen on 127.0.0.1"
+            f"{listen.host} can be reached from other machines: give a key with --keys-file, "
+            f"--api-key or {API_KEY_VARIABLE}, or listen on 127.0.0.1"
         )
-    return sock
+    if listen.admin_port is None:
+        return [sock]
+    try:
+        return [sock, bind(listen.admin_host, listen.admin_port)]
+    except ConfigError:
+        sock.close()
+        raise
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,27 +140,26 @@ class _House:
         if self._desk is not None:
             yield describe(self._desk)
 
-    def listener(self, sock: socket.socket) -> Listener:
-        """The application on a socket."""
-        from headway.server.app import build_app
+    def listener(self, socks: Sequence[socket.socket], ring: KeyRing | None) -> Listener:
+        """The application on its sockets."""
+        from headway.server.app import Front, build_app
         from headway.server.routes import ServerOptions, Service
 
         config, listen = self._config, self._config.listen
         options = ServerOptions(
-            config.api_key,
             config.default_class,
             max_body_bytes=config.max_body_bytes,
-            root_path=listen.root_path,
-            cors_origins=listen.cors_origins,
             log_prompts=config.logs.prompts,
         )
         service = Service(
             self._loaded.engine, self._model, self._observed.metrics, self._gate, options
         )
+        admin_port = socks[1].getsockname()[1] if len(socks) > 1 else None
+        front = Front(ring, admin_port, listen.root_path, listen.cors_origins)
         routes = None if self._side is None else self._side.routes
-        app = build_app(service, routes, self._insight())
+        app = build_app(service, routes, self._insight(), front)
         tls = None if listen.tls is None else (listen.tls.certificate, listen.tls.key)
-        return Listener(app, self._gate, sock, config.drain_s, tls)
+        return Listener(app, self._gate, socks, config.drain_s, tls)
 
     def _insight(self) -> "Insight":
         from importlib.metadata import version
@@ -190,10 +206,18 @@ def _names(config: ServeConfig, loaded: Loaded) -> tuple[str, tuple[str, ...]]:
     return first, tuple(others)
 
 
-def _greeting(config: ServeConfig, sock: socket.socket, name: str, elapsed_s: float) -> str:
-    listen = config.listen
-    host = f"[{listen.host}]" if ":" in listen.host else listen.host
-    url = f"http{'s' if listen.tls else ''}://{host}:{sock.getsockname()[1]}"
-    key = "" if config.api_key is None else f'-H "Authorization: Bearer ${API_KEY_VARIABLE}" '
+def _greeting(
+    config: ServeConfig, socks: Sequence[socket.socket], name: str, elapsed_s: float
+) -> str:
+    hosts = (config.listen.host, config.listen.admin_host)
+    scheme = "https" if config.listen.tls else "http"
+    url, *admin = [_url(scheme, host, sock) for host, sock in zip(hosts, socks, strict=False)]
+    key = "" if config.access.open else f'-H "Authorization: Bearer ${API_KEY_VARIABLE}" '
     curl = _CURL.format(url=url, key=key, name=name)
-    return f"Ready on {url} after {elapsed_s:.1f} s. Try:\n{curl}"
+    operators = "".join(f"For operators: {url}/metrics\n" for url in admin)
+    return f"{operators}Ready on {url} after {elapsed_s:.1f} s. Try:\n{curl}"
+
+
+def _url(scheme: str, host: str, sock: socket.socket) -> str:
+    host = f"[{host}]" if ":" in host else host
+    return f"{scheme}://{host}:{sock.getsockname()[1]}"

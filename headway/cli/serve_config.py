@@ -8,6 +8,7 @@ from pathlib import Path
 from headway.cli.serve_options import SERVE_OPTIONS
 from headway.cli.settings import namespace, places, resolve
 from headway.config import (
+    AccessConfig,
     BatchConfig,
     ListenConfig,
     LogConfig,
@@ -28,7 +29,7 @@ def serve_config(settings: argparse.Namespace) -> ServeConfig:
     """A server's manners. Raises ConfigError."""
     return ServeConfig(
         listen=_listen(settings),
-        api_key=settings.api_key,
+        access=AccessConfig(settings.api_key, settings.keys_file),
         max_body_bytes=settings.max_body,
         served_names=settings.served_model_name or (),
         chat_template=settings.chat_template,
@@ -54,6 +55,8 @@ def _listen(settings: argparse.Namespace) -> ListenConfig:
     return ListenConfig(
         host=settings.host,
         port=settings.port,
+        admin_host=settings.admin_host,
+        admin_port=settings.admin_port,
         root_path=settings.root_path or "",
         cors_origins=settings.cors_origin or (),
         tls=_tls(settings.tls_cert, settings.tls_key),

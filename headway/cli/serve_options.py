@@ -34,7 +34,10 @@ MODEL = Option(
     "GGUF file, Hugging Face folder, or name; default: the embedded smollm2",
     positional=True,
 )
-API_KEY = Option("api-key", TEXT, _ACCESS, "what clients must send", secret=True)
+API_KEY = Option(
+    "api-key", TEXT, _ACCESS, "one key with every right, beside those of keys-file", secret=True
+)
+KEYS_FILE = Option("keys-file", PATH, _ACCESS, "keys made by headway keys; read anew on change")
 DATA_DIR = Option(
     "data-dir", PATH, _JOBS, "where jobs and files are kept; default: $XDG_DATA_HOME/headway"
 )
@@ -76,13 +79,18 @@ SERVE_OPTIONS = (
         "service class of requests that don't say",
         "standard",
     ),
-    Option("host", TEXT, _HTTP, "another than loopback needs a key", "127.0.0.1"),
+    Option("host", TEXT, _HTTP, "another than loopback needs keys", "127.0.0.1"),
     Option("port", PORT, _HTTP, "0 takes any that is free", "8000"),
     Option("root-path", TEXT, _HTTP, "path that a proxy serves this under, such as /llm"),
     Option("cors-origin", NAMES, _HTTP, "origins whose pages may call, or *"),
     Option("tls-cert", PATH, _HTTP, "certificate chain, PEM; with tls-key it serves HTTPS"),
     Option("tls-key", PATH, _HTTP, "the certificate's private key, PEM"),
     API_KEY,
+    KEYS_FILE,
+    Option(
+        "admin-port", PORT, _ACCESS, "a second port where metrics and the dashboard need no key"
+    ),
+    Option("admin-host", TEXT, _ACCESS, "where the admin port listens", "127.0.0.1"),
     Option("max-body", MEGABYTES, _LIMITS, "larger bodies get 413; files have limits apart", "16"),
     Option(
         "drain-timeout", SECONDS, _LIFE, "how long running answers may go on after SIGTERM", "30"

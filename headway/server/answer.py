@@ -141,13 +141,14 @@ class _Wire:
 
 @dataclass(frozen=True, slots=True)
 class AnswerContext:
-    """What an answer is made of besides its shape."""
+    """What an answer is made of besides its shape. charge: told how many tokens came."""
 
     engine: EngineClient
     requests: Sequence[GenerationRequest]
     gate: Gate
     headers: dict[str, str]
     keep_alive_s: float
+    charge: Callable[[int], None]
 
     @contextlib.asynccontextmanager
     async def started(self) -> AsyncIterator[Choices]:
@@ -186,6 +187,7 @@ class StreamedAnswer(Response):
 
     async def _pump(self, choices: Choices, wire: _Wire) -> None:
         async for batch in choices.batches():
+            self._context.charge(_tokens(batch))
             good, error = _split(batch)
             events = b"".join(map(self._writer.delta, good))
             if events:
@@ -217,11 +219,16 @@ class WholeAnswer(Response):
 
     async def _gather(self, choices: Choices) -> None:
         async for batch in choices.batches():
+            self._context.charge(_tokens(batch))
             good, error = _split(batch)
             if error is not None:
                 raise error
             for delta in good:
                 self._writer.add(delta)
+
+
+def _tokens(batch: Sequence[Delta]) -> int:
+    return sum(len(delta.tokens) for delta in batch)
 
 
 def _split(batch: Sequence[Delta]) -> tuple[Sequence[Delta], ApiError | None]:

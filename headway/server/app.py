@@ -1,6 +1,7 @@
 """Puts the HTTP application together."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from fastapi import APIRouter, FastAPI, Request
@@ -17,6 +18,7 @@ from headway.server.batch_routes import BATCH_BODIES, build_closed_router
 from headway.server.dashboard.feed import Feed
 from headway.server.dashboard.routes import Dashboard
 from headway.server.errors import ApiError, from_exception, internal_error
+from headway.server.keyring import KeyRing
 from headway.server.logs import RequestLog
 from headway.server.metrics_families import Build
 from headway.server.operate import Insight, Operator, build_operator_router
@@ -67,17 +69,36 @@ class _App(FastAPI):
         return document
 
 
+@dataclass(frozen=True, slots=True)
+class Front:
+    """What stands before the routes.
+
+    ring: keys; None lets everybody in.
+    admin_port: where operators' paths need none.
+    root_path: what a proxy puts before every path, and may or may not take away again.
+    cors_origins: origins whose pages may call; `*` for all.
+    """
+
+    ring: KeyRing | None = None
+    admin_port: int | None = None
+    root_path: str = ""
+    cors_origins: tuple[str, ...] = ()
+
+
 def build_app(
-    service: Service, batches: APIRouter | None = None, insight: Insight | None = None
+    service: Service,
+    batches: APIRouter | None = None,
+    insight: Insight | None = None,
+    front: Front | None = None,
 ) -> FastAPI:
     """The ASGI application of a service. Every error has OpenAI's body.
 
     batches: routes of the Batch API; None for a server that has no data folder.
     insight: what operators are shown besides the engine.
     """
-    options = service.options
+    front = front or Front()
     app = _App(title="Headway", version=_API_VERSION, docs_url=None, redoc_url=None)
-    app.prefix = options.root_path
+    app.prefix = front.root_path
     app.include_router(build_router(service))
     insight = insight or Insight(Build("", service.model.names.all[0]))
     operator = Operator(service.engine, service.metrics, insight, lambda: app.log.responses)
@@ -87,13 +108,13 @@ def build_app(
     app.include_router(batches or build_closed_router("the server has no data folder"))
     for kind in (ApiError, HeadwayError, HTTPException, Exception):
         app.add_exception_handler(kind, _answer_error)
-    if options.api_key is not None:
-        app.add_middleware(KeyGuard, key=options.api_key)
-    if options.cors_origins:
+    if front.ring is not None:
+        app.add_middleware(KeyGuard, ring=front.ring, admin_port=front.admin_port)
+    if front.cors_origins:
         # Outside of the guard: a browser asks what it may send before it sends a key.
         app.add_middleware(
             CORSMiddleware,
-            allow_origins=options.cors_origins,
+            allow_origins=front.cors_origins,
             allow_methods=["GET", "POST", "DELETE"],
             allow_headers=["*"],
             expose_headers=[CLASS_HEADER, "X-Request-Id", "Retry-After"],

@@ -7,7 +7,7 @@ import logging
 import signal
 import socket
 import ssl
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import uvicorn
@@ -69,7 +69,7 @@ def is_loopback(sock: socket.socket) -> bool:
 
 
 class Listener:
-    """One application on one socket.
+    """One application on one or more sockets.
 
     gate: the application's; closed and emptied when the server stops.
     drain_s: how long running answers may go on then.
@@ -80,7 +80,7 @@ class Listener:
         self,
         app: ASGIApp,
         gate: Gate,
-        sock: socket.socket,
+        socks: Sequence[socket.socket],
         drain_s: float,
         tls: tuple[Path, Path] | None = None,
     ) -> None:
@@ -101,7 +101,7 @@ class Listener:
         )
         self._server = _Server(config)
         self._gate = gate
-        self._sock = sock
+        self._socks = list(socks)
         self._drain_s = drain_s
         self._stopping: asyncio.Task[None] | None = None
         self._hurried = False
@@ -114,10 +114,11 @@ class Listener:
         """
         try:
             # Two may bind a port that neither listens on yet; the second one fails here.
-            self._sock.listen(_BACKLOG)
+            for sock in self._socks:
+                sock.listen(_BACKLOG)
         except OSError as error:
-            raise _taken(self._sock.getsockname(), error) from error
-        serving = asyncio.create_task(self._server.serve(sockets=[self._sock]))
+            raise _taken(sock.getsockname(), error) from error
+        serving = asyncio.create_task(self._server.serve(sockets=self._socks))
         while not self._server.started and not serving.done():
             await asyncio.sleep(0.005)
         if self._server.started and on_ready is not None:

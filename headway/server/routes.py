@@ -5,7 +5,8 @@ import logging
 import secrets
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Generic, TypeVar
 
 from fastapi import APIRouter, Request
@@ -14,6 +15,8 @@ from starlette.responses import JSONResponse, Response
 from headway.core.types import ServiceClass
 from headway.engine.types import EngineClient
 from headway.server.answer import AnswerContext, StreamedAnswer, WholeAnswer
+from headway.server.auth import caller_of
+from headway.server.caller import Caller
 from headway.server.errors import unavailable
 from headway.server.gate import Gate
 from headway.server.metrics import Metrics
@@ -40,31 +43,26 @@ _INLINE_BYTES = 16 * 1024
 class ServerOptions:
     """How the server behaves.
 
-    api_key: what clients must send; None lets everybody in.
     default_class: for requests that don't say.
     keep_alive_s: a stream with nothing to say sends a comment this often.
     max_body_bytes: larger bodies get 413.
     log_prompts: whether bodies of requests are logged.
-    root_path: what a proxy puts before every path, and may or may not take away again.
-    cors_origins: origins whose pages may call; `*` for all.
     """
 
-    api_key: str | None = None
     default_class: ServiceClass = ServiceClass.STANDARD
     keep_alive_s: float = 10.0
     log_prompts: bool = False
     max_body_bytes: int = 16_000_000
-    root_path: str = ""
-    cors_origins: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class _Accepted(Generic[B]):
-    """A valid body, the tier it runs in, and its size."""
+    """A valid body, the tier it runs in, its size, and who sent it."""
 
     body: B
     tier: Tier
     size_bytes: int
+    caller: Caller
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,17 +93,24 @@ class Service:
         body = parse_body(kind, raw)
         alias = self.model.names.resolve(body.model)
         header = request.headers.get(CLASS_HEADER)
-        tier = resolve_tier(body.service_tier, header, alias, self.options.default_class)
-        return _Accepted(body, tier, len(raw))
+        caller = caller_of(request.scope)
+        default = caller.default_class(self.options.default_class)
+        tier = caller.permit(resolve_tier(body.service_tier, header, alias, default))
+        caller.begin(tier.service_class)
+        return _Accepted(body, tier, len(raw), caller)
 
     async def _translated(self, translate: Translate[B], accepted: "_Accepted[B]") -> Work:
-        body = accepted.body
-        arguments = body, accepted.tier.service_class, self.model
+        body, caller, service_class = accepted.body, accepted.caller, accepted.tier.service_class
+        arguments = body, service_class, self.model
         if accepted.size_bytes <= _INLINE_BYTES and not body.constrained:
-            return translate(*arguments)
-        # A long prompt takes many milliseconds to encode, a grammar to compile, during which no
-        # stream would move.
-        return await asyncio.to_thread(translate, *arguments)
+            work = translate(*arguments)
+        else:
+            # A long prompt takes many milliseconds to encode, a grammar to compile, during which
+            # no stream would move.
+            work = await asyncio.to_thread(translate, *arguments)
+        caller.charge(service_class, sum(len(request.prompt) for request in work.requests))
+        requests = [replace(request, tenant=caller.tenant) for request in work.requests]
+        return replace(work, requests=requests)
 
     def _answer(self, accepted: "_Accepted[B]", work: Work) -> Response:
         body, tier, shape = accepted.body, accepted.tier, work.shape
@@ -113,7 +118,12 @@ class Service:
         head = Head(name, int(time.time()), body.model, tier.word)
         headers = {CLASS_HEADER: tier.service_class.label}
         context = AnswerContext(
-            self.engine, work.requests, self.gate, headers, self.options.keep_alive_s
+            self.engine,
+            work.requests,
+            self.gate,
+            headers,
+            self.options.keep_alive_s,
+            partial(accepted.caller.charge, tier.service_class),
         )
         n = body.n or 1
         if body.stream:

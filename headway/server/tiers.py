@@ -34,6 +34,12 @@ class Tier:
     service_class: ServiceClass
     word: str
 
+    def lowered(self, service_class: ServiceClass) -> "Tier":
+        """Another class in the same vocabulary."""
+        if self.word in _OURS:
+            return Tier(service_class, service_class.label)
+        return Tier.of(service_class)
+
     @classmethod
     def of(cls, service_class: ServiceClass) -> "Tier":
         """The class under OpenAI's word."""

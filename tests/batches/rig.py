@@ -22,6 +22,7 @@ from headway.core.plan import Capacity
 from headway.core.scheduler import Scheduler
 from headway.engine.engine import Engine, Surroundings
 from headway.engine.options import ModelLimits
+from headway.server.app import Front
 from headway.server.batch_routes import BatchService, build_batch_router
 from headway.server.gate import Gate
 from headway.server.line_answer import LineAnswerer
@@ -135,6 +136,7 @@ def batch_server(
     options: WorkOptions = QUICK,
     write: Write = os.write,
     mishaps: Mishaps | None = None,
+    front: Front | None = None,
 ) -> Iterator[BatchRig]:
     """A server with the Batch API over the data folder until the block ends."""
     metrics = Metrics()
@@ -150,7 +152,9 @@ def batch_server(
 
         runner.start()
         try:
-            with live_server(rig.engine, model=model, metrics=metrics, batches=routes) as server:
+            with live_server(
+                rig.engine, model=model, metrics=metrics, batches=routes, front=front
+            ) as server:
                 yield BatchRig(server, desk, rig)
         finally:
             runner.stop()

@@ -42,7 +42,7 @@ async def test_what_goes_wrong_is_said() -> None:
 
 
 async def test_the_key_is_sent() -> None:
-    with live_server(FakeEngine(), ServerOptions(api_key="key")) as server:
+    with live_server(FakeEngine(), key="key") as server:
         metrics = await Client(server.url, "key").metrics()
         assert metrics['headway_kv_blocks{state="free",tier="device"}'] == 64
         with pytest.raises(BenchError, match="API key"):

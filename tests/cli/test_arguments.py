@@ -10,7 +10,7 @@ import pytest
 from headway.cli import main
 from headway.cli.arguments import parse
 from headway.cli.serve_config import resolved
-from headway.config import ServeConfig, api_key
+from headway.config import AccessConfig, ServeConfig, api_key
 from headway.errors import ConfigError
 
 
@@ -111,11 +111,11 @@ def test_the_key_given_beats_the_environment() -> None:
 
 def test_an_empty_key_in_the_environment_is_refused_rather_than_ignored() -> None:
     with pytest.raises(ConfigError):
-        ServeConfig(api_key=api_key(None, {"HEADWAY_API_KEY": ""}))
+        AccessConfig(api_key(None, {"HEADWAY_API_KEY": ""}))
 
 
 def test_a_key_is_not_in_the_representation() -> None:
-    assert "secret" not in repr(ServeConfig(api_key="secret"))
+    assert "secret" not in repr(ServeConfig(access=AccessConfig("secret")))
 
 
 def test_pull_takes_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

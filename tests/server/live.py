@@ -13,8 +13,9 @@ import openai
 from fastapi import APIRouter
 
 from headway.engine.types import EngineClient
-from headway.server.app import build_app
+from headway.server.app import Front, build_app
 from headway.server.gate import Gate
+from headway.server.keyring import KeyRing
 from headway.server.listen import Listener, bind
 from headway.server.metrics import Metrics
 from headway.server.model import ServedModel
@@ -85,16 +86,21 @@ def live_server(
     batches: Callable[[Gate], APIRouter] | None = None,
     insight: Insight | None = None,
     tls: tuple[Path, Path] | None = None,
+    key: str | None = None,
+    front: Front | None = None,
+    admin_port: int | None = None,
 ) -> Iterator[LiveServer]:
     """Serve `engine` on 127.0.0.1 until the block ends."""
     metrics = metrics or Metrics()
     gate = Gate()
+    front = front or Front(None if key is None else KeyRing(key, None, monotonic))
     options = options or ServerOptions(keep_alive_s=5)
     service = Service(engine, model, metrics, gate, options)
     sock = bind("127.0.0.1", 0)
     port = sock.getsockname()[1]
-    app = build_app(service, None if batches is None else batches(gate), insight)
-    listener = Listener(app, gate, sock, drain_s, tls)
+    socks = [sock] if admin_port is None else [sock, bind("127.0.0.1", admin_port)]
+    app = build_app(service, None if batches is None else batches(gate), insight, front)
+    listener = Listener(app, gate, socks, drain_s, tls)
     loop = asyncio.new_event_loop()
     ready = threading.Event()
 
@@ -105,7 +111,7 @@ def live_server(
 
     thread = threading.Thread(target=run, name="live-server")
     thread.start()
-    server = LiveServer("127.0.0.1", port, loop, listener, metrics, options.api_key)
+    server = LiveServer("127.0.0.1", port, loop, listener, metrics, key)
     try:
         if not ready.wait(10):
             raise TimeoutError("the server did not start")

@@ -2,14 +2,16 @@
 
 import ssl
 from pathlib import Path
+from time import monotonic
 
 import httpx
 import pytest
 
 from headway.errors import ConfigError
+from headway.server.app import Front
+from headway.server.keyring import KeyRing
 from headway.server.listen import check_tls
 from headway.server.model import ServedModel
-from headway.server.routes import ServerOptions
 from headway.server.tiers import ModelNames
 from headway.testing.text import ByteTokenizer
 from tests.server.fake_engine import FakeEngine, PlainChat
@@ -22,8 +24,8 @@ BODY = {"model": MODEL, "prompt": "x"}
 
 @pytest.mark.parametrize("prefix", ["", "/llm"])
 def test_a_proxy_may_take_its_part_of_the_path_away_or_leave_it(prefix: str) -> None:
-    options = ServerOptions(api_key="sesame", root_path="/llm")
-    with live_server(FakeEngine(), options) as server:
+    front = Front(KeyRing("sesame", None, monotonic), root_path="/llm")
+    with live_server(FakeEngine(), key="sesame", front=front) as server:
         http = server.http()
         assert http.get(f"{prefix}/v1/models").status_code == 200
         assert http.post(f"{prefix}/v1/completions", json=BODY).status_code == 200
@@ -33,13 +35,14 @@ def test_a_proxy_may_take_its_part_of_the_path_away_or_leave_it(prefix: str) -> 
 
 
 def test_browsers_of_known_origins_may_call() -> None:
-    options = ServerOptions(api_key="sesame", cors_origins=("https://chat.example",))
+    ring = KeyRing("sesame", None, monotonic)
+    front = Front(ring, cors_origins=("https://chat.example",))
     asked = {
         "Origin": "https://chat.example",
         "Access-Control-Request-Method": "POST",
         "Access-Control-Request-Headers": "authorization,content-type,x-headway-class",
     }
-    with live_server(FakeEngine(), options) as server:
+    with live_server(FakeEngine(), key="sesame", front=front) as server:
         http = server.http()
         path = f"{server.url}/v1/completions"
         allowed = httpx.options(path, headers=asked)

@@ -26,7 +26,6 @@ from headway.server.dashboard.routes import page_paths
 from headway.server.errors import ApiError
 from headway.server.metrics_families import Build
 from headway.server.operate import Insight
-from headway.server.routes import ServerOptions
 from headway.testing import LinearDuration, ManualClock, WallClock, make_capacity
 from headway.testing.builders import make_prompt
 from tests.engine.helpers import Rig, greedy, make_rig, running
@@ -235,14 +234,14 @@ async def test_a_page_ends_with_the_engine() -> None:
 
 
 @contextmanager
-def page_server(options: ServerOptions | None = None) -> Iterator[LiveServer]:
+def page_server(key: str | None = None) -> Iterator[LiveServer]:
     """A server with the live page."""
     clock = WallClock()
     recent = Recent(clock)
     with running(make_rig(clock=clock, duration=SLOW, observers=[recent])) as rig:
         sources = Sources(rig.engine, rig.engine.snapshot, recent, None, clock, "tiny")
         insight = Insight(Build("1", "tiny"), None, sources)
-        with live_server(FakeEngine(), options, insight=insight) as server:
+        with live_server(FakeEngine(), insight=insight, key=key) as server:
             yield server
 
 
@@ -260,7 +259,7 @@ def test_the_page_and_its_files() -> None:
 
 
 def test_with_a_key_the_data_needs_it_and_the_files_do_not() -> None:
-    with page_server(ServerOptions(api_key="secret")) as server:
+    with page_server("secret") as server:
         stranger = httpx.Client(base_url=server.url, timeout=10)
         assert stranger.get("/dashboard").status_code == 200
         assert stranger.get("/dashboard/app.js").status_code == 200

@@ -80,10 +80,10 @@ def test_an_idle_server_stops_at_once() -> None:
 
 async def test_of_two_servers_that_bound_a_port_the_second_is_told() -> None:
     async def nothing(scope: Scope, receive: Receive, send: Send) -> None:
-        raise NotImplementedError
+        raise ConnectionError("the second server took a request")
 
     first = bind("127.0.0.1", 0)
     with closing(first), closing(bind("127.0.0.1", first.getsockname()[1])) as second:
         first.listen()
         with pytest.raises(ConfigError, match="try another --port"):
-            await Listener(nothing, Gate(), second, drain_s=0).run()
+            await Listener(nothing, Gate(), [second], drain_s=0).run()

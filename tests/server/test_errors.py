@@ -142,7 +142,7 @@ class BrokenError(Exception):
 
 
 def test_without_the_key_only_health_is_open() -> None:
-    with live_server(FakeEngine(), ServerOptions(api_key=KEY)) as server:
+    with live_server(FakeEngine(), key=KEY) as server:
         closed: list[Callable[[httpx.Client], httpx.Response]] = [
             lambda http: http.get("/v1/models"),
             lambda http: http.post("/v1/completions", json=TEXT),
@@ -165,7 +165,7 @@ def test_without_the_key_only_health_is_open() -> None:
 
 
 def test_the_client_raises_its_own_errors() -> None:
-    with live_server(FakeEngine(), ServerOptions(api_key="right")) as server:
+    with live_server(FakeEngine(), key="right") as server:
         wrong = openai.OpenAI(base_url=f"{server.url}/v1", api_key="wrong", max_retries=0)
         with pytest.raises(openai.AuthenticationError):
             wrong.models.list()

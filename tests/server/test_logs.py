@@ -62,7 +62,7 @@ def test_any_other_is_replaced(given: str) -> None:
 
 def test_every_kind_of_answer_has_one() -> None:
     broken = FakeEngine(Script(refuse=RuntimeError("a bug")))
-    with live_server(broken, ServerOptions(api_key="key")) as server:
+    with live_server(broken, key="key") as server:
         http = server.http()
         body = {"model": "tiny", "prompt": "x"}
         answers = [
