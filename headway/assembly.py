@@ -28,6 +28,10 @@ DEFAULT_SEQS = 64
 DEFAULT_STEP_TOKENS = 512
 DEFAULT_POOL_TOKENS = 65_536
 POOL_SHARE_OF_MEMORY = 0.4
+SCRATCH_SHARE_OF_MEMORY = 0.5
+
+_MOST = {"max_seqs": 1 << 16, "max_step_tokens": 1 << 20, "threads": 1 << 10}
+"""More than any machine makes sense of: a slip of the keyboard rather than a wish."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,9 +59,16 @@ class Sizes:
     threads: int | None = None
 
     def __post_init__(self) -> None:
+        for name in self.__slots__:
+            value = getattr(self, name)
+            if value is not None and type(value) is not int:
+                raise ConfigError(f"{name} must be a whole number, not {value!r}")
         counts = (self.kv_blocks, self.max_seqs, self.max_step_tokens, self.threads)
         if any(count is not None and count < 1 for count in (*counts, self.block_size)):
             raise ConfigError("sizes must be at least 1")
+        for name, most in _MOST.items():
+            if (getattr(self, name) or 0) > most:
+                raise ConfigError(f"{name} must be at most {most:,}")
         if self.host_blocks is not None and self.host_blocks < 0:
             raise ConfigError("host blocks must not be negative")
         if self.max_model_len is not None and self.max_model_len < 2:
@@ -130,13 +141,14 @@ def native_options(config: ModelConfig, sizes: Sizes) -> NativeOptions:
         raise ConfigError(
             f"a model length of {wanted_len} is beyond this model's {config.max_context}"
         )
+    step_tokens = sizes.max_step_tokens or max(DEFAULT_STEP_TOKENS, max_seqs + sizes.block_size)
+    _require_scratch(config, step_tokens)
     return NativeOptions(
         kv_blocks=kv_blocks,
         host_blocks=sizes.host_blocks or 0,
         block_size=sizes.block_size,
         max_seqs=max_seqs,
-        max_step_tokens=sizes.max_step_tokens
-        or max(DEFAULT_STEP_TOKENS, max_seqs + sizes.block_size),
+        max_step_tokens=step_tokens,
         max_model_len=min(wanted_len, kv_blocks * sizes.block_size),
         threads=sizes.threads or 0,
     )
@@ -160,6 +172,20 @@ def block_bytes(config: ModelConfig, block_size: int) -> int:
     attention = config.attention
     width = 2 * attention.kv_heads * attention.head_dim
     return block_size * config.layers * width * KV_ELEMENT_BYTES
+
+
+def _require_scratch(config: ModelConfig, step_tokens: int) -> None:
+    """Raises ConfigError where the activations of such a step would fill the memory."""
+    attention = config.attention
+    qkv = (attention.heads + 2 * attention.kv_heads) * attention.head_dim
+    # In single precision, and once more as 8-bit integers with their scales.
+    wanted = step_tokens * 6 * (config.hidden + qkv + 2 * config.intermediate)
+    free = available_memory_bytes()
+    if wanted > free * SCRATCH_SHARE_OF_MEMORY:
+        raise ConfigError(
+            f"steps of {step_tokens:,} tokens (max_seqs, max_step_tokens) need "
+            f"{wanted / 1e9:,.1f} GB for their activations, and {free / 1e9:,.1f} GB are free"
+        )
 
 
 def _default_blocks(config: ModelConfig, block_size: int) -> int:

@@ -41,6 +41,8 @@ _ALL = QueueLimits(1 << 40, 1 << 40, 1 << 40)
 Prompt = str | Sequence[int]
 Message = Mapping[str, str]
 
+_CLOSED = "This LLM has been closed."
+
 _Pending = TypeVar("_Pending")
 
 
@@ -224,7 +226,7 @@ class LLM:
         self._codec = codec
         self._template = template
         engine.start()
-        self._stop = weakref.finalize(self, engine.stop)
+        self._stop = weakref.finalize(self, engine.stop, 0.0, _CLOSED)
 
     @property
     def capacity(self) -> Capacity:

@@ -1,5 +1,8 @@
 """Sizes that fit the machine, and an engine put together around a tiny model."""
 
+from dataclasses import replace
+from typing import Any
+
 import pytest
 import tokenizers
 from tokenizers import models, pre_tokenizers
@@ -62,11 +65,27 @@ def test_engine_around_a_tiny_model_answers() -> None:
         {"max_step_tokens": 0},
         {"max_model_len": 1},
         {"threads": 0},
+        {"threads": 5000},
+        {"max_seqs": 100_000_000},
+        {"max_step_tokens": 1 << 21},
     ],
 )
 def test_sizes_out_of_range_are_refused(sizes: dict[str, int]) -> None:
-    with pytest.raises(ConfigError):
+    with pytest.raises(ConfigError, match="must"):
         Sizes(**sizes)
+
+
+@pytest.mark.parametrize("name", Sizes.__slots__)
+@pytest.mark.parametrize("value", ["x", 1.5, True])
+def test_sizes_that_are_no_whole_numbers_are_refused(name: str, value: Any) -> None:
+    with pytest.raises(ConfigError, match=f"{name} must be a whole number, not {value!r}"):
+        replace(Sizes(), **{name: value})
+
+
+def test_a_step_larger_than_the_memory_is_refused() -> None:
+    wide = replace(tiny_model().weights.config, intermediate=1 << 24)
+    with pytest.raises(ConfigError, match=r"steps of 65,552 tokens .* GB are free"):
+        native_options(wide, Sizes(max_seqs=1 << 16))
 
 
 @pytest.mark.parametrize(

@@ -138,7 +138,7 @@ def test_closed_llm_takes_nothing_more(rig: Rig) -> None:
     llm = LLM.around(rig.engine, ByteTokenizer())
     llm.close()
     llm.close()
-    with pytest.raises(EngineStoppedError):
+    with pytest.raises(EngineStoppedError, match="This LLM has been closed"):
         llm.generate("one", GREEDY)
 
 

@@ -109,12 +109,12 @@ class Engine:
         self._refusal = ""
         self._thread.start()
 
-    def stop(self, drain_s: float = 0.0) -> None:
+    def stop(self, drain_s: float = 0.0, reason: str = STOPPING) -> None:
         """Take no more requests, let those under way end for `drain_s` seconds, end the rest with
-        ERROR, and close the executor. Idempotent; returns when the thread has ended, or is stuck
-        in a step for good."""
+        ERROR and the reason, and close the executor. Idempotent; returns when the thread has ended,
+        or is stuck in a step for good."""
         with self._wake:
-            self._refusal = self._refusal or STOPPING
+            self._refusal = self._refusal or reason
             if self._stop_at_s is None:
                 self._stop_at_s = self._clock() + drain_s
             self._wake.notify()
@@ -253,7 +253,7 @@ class Engine:
                 self._obey()
                 if not self._loop.turn():
                     self._sleep()
-            self._end(STOPPING)
+            self._end(self._refusal)
             self._executor.close()
         except BaseException as error:
             logger.critical("the step loop has died", exc_info=error)
