@@ -6,12 +6,11 @@ realtime answers are decoded under a target for the time between tokens (ITL), a
 there to be computed; otherwise all runs in one lane that has all units.
 """
 
-from collections.abc import Mapping
 from enum import Enum
 
 from headway.core.budget import Targets
 from headway.core.lane_models import StepModels
-from headway.core.outlook import Demand, Outlook
+from headway.core.outlook import Demand, Forecast, Outlook
 from headway.core.plan import Capacity
 from headway.core.types import Arrangement, ServiceClass
 from headway.errors import ConfigError
@@ -44,6 +43,8 @@ class Controller:
     """Compares arrangements by the work each would get done per second, as step models predict it.
 
     Classes count in their order: the first for which two arrangements differ decides between them.
+    Where realtime's answers come later than their target in both, a share of time between tokens
+    counts as much as the same share of realtime's prompt rate (ADR 0016).
 
     It keeps count of the seconds that the present arrangement loses against the best other one, and
     gives it up once that is more than a change may cost; while the present one is ahead, the count
@@ -80,8 +81,8 @@ class Controller:
             return self._rest(present)
         self._let_retry(present, models, now)
         outlook = Outlook(demand, models, self._targets, self._capacity)
-        values = outlook.values(present)
-        gains = {c: _gain(outlook.values(c), values) for c in self._candidates if c != present}
+        now_is = outlook.of(present)
+        gains = {c: _gain(outlook.of(c), now_is) for c in self._candidates if c != present}
         best = max(gains, key=lambda candidate: gains[candidate])
         self._lost_s = max(self._lost_s + gains[best] * elapsed_s, 0.0)
         if gains.get(self._resting, 0.0) > 0:
@@ -124,11 +125,21 @@ def _candidates(mode: LaneMode, units: int) -> tuple[Arrangement, ...]:
     return splits if mode is LaneMode.SPLIT else (Arrangement(), *splits)
 
 
-def _gain(other: Mapping[ServiceClass, float], present: Mapping[ServiceClass, float]) -> float:
+def _gain(other: Forecast, present: Forecast) -> float:
     """Share of its time that the present arrangement loses against the other; negative where it
     loses none. Ties count as a small lead of the present one."""
     for rank in ServiceClass:
-        most = max(other[rank], present[rank])
-        if most and abs(other[rank] - present[rank]) > _MARGIN * most:
-            return (other[rank] - present[rank]) / most
+        ours, theirs = present.values[rank], other.values[rank]
+        if rank is ServiceClass.REALTIME and _both_late(other, present):
+            ours = present.prompt_tokens_per_s / present.lateness
+            theirs = other.prompt_tokens_per_s / other.lateness
+        most = max(theirs, ours)
+        if most and abs(theirs - ours) > _MARGIN * most:
+            return (theirs - ours) / most
     return -_MARGIN
+
+
+def _both_late(one: Forecast, other: Forecast) -> bool:
+    """Whether neither keeps the ITL target, while realtime has prompts too."""
+    late = min(one.lateness, other.lateness) > 1 + _MARGIN
+    return late and min(one.prompt_tokens_per_s, other.prompt_tokens_per_s) > 0

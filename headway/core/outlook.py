@@ -40,6 +40,20 @@ class Demand:
         return not self.prompts_due or not self.classes[ServiceClass.REALTIME].rows
 
 
+@dataclass(frozen=True, slots=True)
+class Forecast:
+    """What an arrangement would do.
+
+    values: seconds of work done per second, by class.
+    lateness: seconds of realtime's decode step over the ITL target's; 0 where none decodes.
+    prompt_tokens_per_s: of realtime.
+    """
+
+    values: Mapping[ServiceClass, float]
+    lateness: float
+    prompt_tokens_per_s: float
+
+
 class Outlook:
     """Values arrangements for one demand. Lives for one decision.
 
@@ -61,16 +75,24 @@ class Outlook:
         self._row_s = decode_s / max(realtime.rows, 1)
         self._token_s = unified.prefill_seconds(size) / size
 
-    def values(self, arrangement: Arrangement) -> Mapping[ServiceClass, float]:
-        """Seconds of work done per second, by class."""
+    def of(self, arrangement: Arrangement) -> Forecast:
+        """What it would do."""
         realtime = self._demand.classes[ServiceClass.REALTIME]
         limit_s = min(self._itl_s, self._max_step_s) if realtime.rows else float("inf")
         if not arrangement.split:
             both = self._step(Lane.UNIFIED, 0, limit_s)
-            return {rank: self._value(rank, both, both) for rank in ServiceClass}
+            return self._forecast(both, both)
         decode = self._step(Lane.DECODE, arrangement.decode_units, limit_s)
         prefill = self._step(Lane.PREFILL, arrangement.prefill_units, self._max_step_s)
-        return {rank: self._value(rank, decode, prefill) for rank in ServiceClass}
+        return self._forecast(decode, prefill)
+
+    def _forecast(self, decode: "_Step", prefill: "_Step") -> Forecast:
+        rank = ServiceClass.REALTIME
+        return Forecast(
+            {rank: self._value(rank, decode, prefill) for rank in ServiceClass},
+            decode.seconds / max(self._itl_s, _SHORTEST_S) if decode.rows[rank] else 0.0,
+            prefill.prompt_tokens[rank] / prefill.seconds,
+        )
 
     def _value(self, rank: ServiceClass, decode: "_Step", prefill: "_Step") -> float:
         decode_s = decode.seconds

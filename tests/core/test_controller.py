@@ -135,7 +135,21 @@ def test_auto_takes_what_measures_better(rows: int, itl_ms: int, split: bool) ->
     assert auto.itl_s <= 1.02 * itl_ms / 1000
 
 
-@pytest.mark.parametrize(("rows", "itl_ms"), [(8, 20), (8, 40), (32, 80)])
+@pytest.mark.parametrize(("rows", "itl_ms"), [(32, 20), (32, 40)])
+def test_a_target_nobody_meets_leaves_the_best_of_both_rates(rows: int, itl_ms: int) -> None:
+    """Prompt tokens a second by time between tokens: splitting twice as good here."""
+    runs = {mode: run(mode, rows, itl_ms / 1000) for mode in LaneMode}
+    assert all(r.itl_s > 1.05 * itl_ms / 1000 for r in runs.values())
+    rates = {mode: r.prompt_tokens_per_s / r.itl_s for mode, r in runs.items()}
+    assert rates[LaneMode.SPLIT] > 1.5 * rates[LaneMode.UNIFIED]
+    assert rates[LaneMode.AUTO] >= 0.95 * rates[LaneMode.SPLIT]
+
+
+def test_late_answers_are_not_made_later_for_prompts_of_lower_classes() -> None:
+    assert run(LaneMode.AUTO, 32, 0.02, prompts=BATCH).split_share == 0
+
+
+@pytest.mark.parametrize(("rows", "itl_ms"), [(8, 20), (8, 40), (32, 80), (32, 20)])
 def test_noise_makes_no_flapping(rows: int, itl_ms: int) -> None:
     noisy = run(LaneMode.AUTO, rows, itl_ms / 1000, noise=0.4)
     calm = run(LaneMode.AUTO, rows, itl_ms / 1000)

@@ -25,7 +25,7 @@ def test_lower_rows_fill_a_step_up_to_the_target() -> None:
     """Eight realtime rows take 10 ms; three rows more are within the target of 13 ms. A row counts
     with an eighth of 10 ms, and realtime's come soon enough at the target."""
     demand = {REALTIME: ClassDemand(rows=8), STANDARD: ClassDemand(rows=20)}
-    values = outlook(demand, Targets(0.0131, 2.0)).values(UNIFIED)
+    values = outlook(demand, Targets(0.0131, 2.0)).of(UNIFIED).values
     assert values[REALTIME] == pytest.approx(8 * 0.00125 / 0.0131)
     assert values[STANDARD] == pytest.approx(3 * 0.00125 / 0.013)
     assert values[BATCH] == 0.0
@@ -34,7 +34,7 @@ def test_lower_rows_fill_a_step_up_to_the_target() -> None:
 def test_lower_rows_are_none_where_realtime_alone_misses_the_target() -> None:
     """None, not fewer than none: a step is not shortened by what it does not hold."""
     demand = {REALTIME: ClassDemand(rows=8), STANDARD: ClassDemand(rows=20)}
-    values = outlook(demand, Targets(0.005, 2.0)).values(UNIFIED)
+    values = outlook(demand, Targets(0.005, 2.0)).of(UNIFIED).values
     assert values[STANDARD] == 0.0
     assert values[REALTIME] == pytest.approx(8 * 0.00125 / 0.010)
 
@@ -42,8 +42,8 @@ def test_lower_rows_are_none_where_realtime_alone_misses_the_target() -> None:
 def test_a_prompt_that_no_target_leaves_room_for_is_worth_nothing_in_one_lane() -> None:
     demand = {REALTIME: ClassDemand(rows=8), BATCH: ClassDemand(prompt_tokens=500)}
     view = outlook(demand, Targets(0.012, 2.0))
-    assert view.values(UNIFIED)[BATCH] == 0.0
-    assert view.values(Arrangement(1, 1))[BATCH] > 0.0
+    assert view.of(UNIFIED).values[BATCH] == 0.0
+    assert view.of(Arrangement(1, 1)).values[BATCH] > 0.0
 
 
 def test_a_prompt_of_the_highest_class_gets_a_block_in_any_case() -> None:
@@ -52,7 +52,7 @@ def test_a_prompt_of_the_highest_class_gets_a_block_in_any_case() -> None:
         REALTIME: ClassDemand(rows=1, prompt_tokens=500),
         STANDARD: ClassDemand(rows=4, prompt_tokens=500),
     }
-    values = outlook(demand, Targets(0.001, 0.004)).values(UNIFIED)
+    values = outlook(demand, Targets(0.001, 0.004)).of(UNIFIED).values
     assert values[REALTIME] == pytest.approx((0.003 + 16 * 0.001) / 0.019)
     assert values[STANDARD] == 0.0
 
@@ -60,7 +60,7 @@ def test_a_prompt_of_the_highest_class_gets_a_block_in_any_case() -> None:
 def test_without_realtime_rows_no_target_shortens_a_prompts_chunk() -> None:
     """It fills the step's 64 tokens."""
     demand = {REALTIME: ClassDemand(prompt_tokens=500)}
-    values = outlook(demand, Targets(0.001, 0.004)).values(UNIFIED)
+    values = outlook(demand, Targets(0.001, 0.004)).of(UNIFIED).values
     assert values[REALTIME] == pytest.approx(64 * 0.001 / 0.066)
 
 
