@@ -22,6 +22,7 @@ class Isa(enum.Enum):
     portable = 0
     avx2 = 1
     avx512vnni = 2
+    amx = 3
 
 def supports(isa: Isa, /) -> bool: ...
 def best_isa() -> Isa: ...

@@ -17,7 +17,7 @@ double seconds_since(std::chrono::steady_clock::time_point start) {
 
 const VectorKernels& vector_kernels(Isa isa) {
 #ifdef HEADWAY_X86
-  if (isa == Isa::avx512vnni) return kernels_avx512();
+  if (isa >= Isa::avx512vnni) return kernels_avx512();
   if (isa == Isa::avx2) return kernels_avx2();
 #endif
   (void)isa;

@@ -1,10 +1,12 @@
 """Headway and what people would use instead, on the same file, alternating.
 
     python bench/peers/compare.py MODEL.gguf --llama-cpp PYTHON --openvino PYTHON [--rounds 5]
+        [--q4-0 MODEL.Q4_0.gguf] [--variants flash+split,plain+unified] [--loads decode-1,prefill]
 
 PYTHON is the interpreter of an environment with xllamacpp, or with openvino, openvino-genai and
 openvino-tokenizers. All engines stay loaded; in each round each runs each load once, in an order
-that turns. Prints medians, ranges, and the ratio of Headway to the best peer of each round.
+that turns. Prints medians, ranges, and the ratio of Headway (on the first file) to the best peer of
+each round, whichever file and variant that was.
 """
 
 import argparse
@@ -15,7 +17,8 @@ import sys
 from pathlib import Path
 
 HERE = Path(__file__).parent
-LOADS = ("decode 1", "decode 8", "decode 32", "decode 64", "prefill")
+LOADS = "decode-1,decode-8,decode-32,decode-64,prefill"  # and context-32-1000; see loads.py
+SHORT, LONG = "256", "1152"  # tokens a slot of llama.cpp has room for
 
 
 class Worker:
@@ -53,32 +56,38 @@ class Worker:
 
 
 def start(settings: argparse.Namespace) -> list[Worker]:
-    """All engines, loaded."""
-    model = settings.model
-    workers = [Worker("headway", sys.executable, "headway_worker.py", model)]
-    if settings.llama_cpp:
-        for name, file in (("llama.cpp", model), ("llama.cpp Q4_0", settings.q4_0)):
-            if file:
-                script = "llama_cpp_worker.py"
-                workers.append(Worker(name, settings.llama_cpp, script, file, settings.attention))
+    """All engines, loaded; Headway on the model first."""
+    files = {"": settings.model} | ({" Q4_0": settings.q4_0} if settings.q4_0 else {})
+    workers = [
+        Worker("headway" + label, sys.executable, "headway_worker.py", file)
+        for label, file in files.items()
+    ]
+    long = any(load.startswith(("context", "prefill")) for load in settings.loads)
+    for variant in settings.variants.split(",") if settings.llama_cpp else ():
+        file = settings.q4_0 or settings.model
+        arguments = (file, *variant.split("+"), str(settings.slots), LONG if long else SHORT)
+        name = f"llama.cpp {variant}"
+        workers.append(Worker(name, settings.llama_cpp, "llama_cpp_worker.py", *arguments))
     if settings.openvino:
-        workers.append(Worker("openvino", settings.openvino, "openvino_worker.py", model))
+        workers.append(Worker("openvino", settings.openvino, "openvino_worker.py", settings.model))
     for worker in workers:
         worker.read()
         print(f"{worker.name} is ready", file=sys.stderr)
     return workers
 
 
-def measure(workers: list[Worker], rounds: int) -> dict[str, dict[str, list[float]]]:
+def measure(
+    workers: list[Worker], loads: list[str], rounds: int
+) -> dict[str, dict[str, list[float]]]:
     """Tokens per second by load and engine, one figure a round."""
     figures: dict[str, dict[str, list[float]]] = {
-        load: {w.name: [] for w in workers} for load in LOADS
+        load: {w.name: [] for w in workers} for load in loads
     }
     for turn in range(rounds):
-        for load in LOADS:
+        for load in loads:
             first = turn % len(workers)
             for worker in workers[first:] + workers[:first]:
-                rate = worker.run(load)
+                rate = worker.run(load.replace("-", " "))
                 figures[load][worker.name].append(rate)
                 print(
                     f"round {turn + 1} of {rounds}: {load}: {worker.name} {rate:.0f} tokens/s",
@@ -98,9 +107,9 @@ def table(figures: dict[str, dict[str, list[float]]]) -> str:
         cells = [
             f"{statistics.median(v):.0f} ({min(v):.0f} to {max(v):.0f})" for v in by_engine.values()
         ]
-        peers = [by_engine[name] for name in names[1:]]
+        peers = [by_engine[name] for name in names if not name.startswith("headway")]
         ratios = (
-            [own / max(values) for own, *values in zip(by_engine[names[0]], *peers, strict=True)]
+            [own / max(others) for own, *others in zip(by_engine[names[0]], *peers, strict=True)]
             if peers
             else []
         )
@@ -114,15 +123,19 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("model")
     parser.add_argument("--llama-cpp", metavar="PYTHON")
-    parser.add_argument("--q4-0", metavar="GGUF", help="the same model in Q4_0, for llama.cpp")
-    parser.add_argument("--attention", default="auto", choices=("auto", "flash", "plain"))
+    parser.add_argument(
+        "--q4-0", metavar="GGUF", help="the same in Q4_0: llama.cpp runs this, Headway both"
+    )
+    parser.add_argument("--variants", default="auto+unified", help="of llama.cpp")
+    parser.add_argument("--slots", type=int, default=64, help="of llama.cpp")
+    parser.add_argument("--loads", type=lambda s: s.split(","), default=LOADS)
     parser.add_argument("--openvino", metavar="PYTHON")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--json", type=Path)
     settings = parser.parse_args()
     workers = start(settings)
     try:
-        figures = measure(workers, settings.rounds)
+        figures = measure(workers, settings.loads, settings.rounds)
     finally:
         for worker in workers:
             worker.close()

@@ -1,4 +1,10 @@
-"""llama.cpp through xllamacpp: 64 slots, unified KV cache, flash attention if asked for."""
+"""llama.cpp through xllamacpp.
+
+    python llama_cpp_worker.py MODEL.gguf flash|plain|auto unified|split SLOTS TOKENS
+
+Flash attention or not; one KV cache that all slots share, or one each; so many slots with room for
+so many tokens each.
+"""
 
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -6,20 +12,20 @@ from concurrent.futures import ThreadPoolExecutor
 import xllamacpp
 from loads import serve
 
+path, attention, cache, slots, tokens = sys.argv[1:]
 params = xllamacpp.CommonParams()
-params.model.path = sys.argv[1]
-params.n_parallel = 64
-params.n_ctx = 16384
-params.kv_unified = True
+params.model.path = path
+params.n_parallel = int(slots)
+params.n_ctx = int(slots) * int(tokens)
+params.kv_unified = cache == "unified"
 params.cpuparams.n_threads = params.cpuparams_batch.n_threads = 2
-if sys.argv[2:] and sys.argv[2] != "auto":
-    kinds = xllamacpp.llama_flash_attn_type
-    on = sys.argv[2] == "flash"
-    params.flash_attn_type = (
-        kinds.LLAMA_FLASH_ATTN_TYPE_ENABLED if on else kinds.LLAMA_FLASH_ATTN_TYPE_DISABLED
-    )
+kinds = xllamacpp.llama_flash_attn_type
+if attention == "flash":
+    params.flash_attn_type = kinds.LLAMA_FLASH_ATTN_TYPE_ENABLED
+elif attention == "plain":
+    params.flash_attn_type = kinds.LLAMA_FLASH_ATTN_TYPE_DISABLED
 server = xllamacpp.Server(params)
-pool = ThreadPoolExecutor(64)
+pool = ThreadPoolExecutor(int(slots))
 
 
 def complete(prompt, new):
@@ -29,7 +35,7 @@ def complete(prompt, new):
             "max_tokens": new,
             "temperature": 0,
             "ignore_eos": True,
-            "cache_prompt": False,
+            "cache_prompt": True,
         }
     )
     if "usage" not in answer:

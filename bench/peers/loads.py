@@ -1,6 +1,11 @@
 """The loads that every engine runs, and the conversation with the one who times them.
 
-A worker prints `ready`, then answers each line `decode N` or `prefill` with tokens per second.
+A worker prints `ready`, then answers each line with tokens per second:
+
+    decode N        N sequences with short prompts
+    context N T     N sequences that stand at T tokens or so when the clock starts
+    prefill         8 prompts of about 690 tokens, one new token each
+
 Standard library only: workers run in environments of their own.
 """
 
@@ -10,37 +15,44 @@ import time
 
 NEW_TOKENS = 64
 PREFILL_PROMPTS = 8
+WORDS_PER_TOKEN = 200 / 690
 
 
-def decode_prompts(count):
-    """Short prompts that differ."""
+def decode_prompts(turn, count):
+    """Short prompts that differ, in every turn."""
     about = "and why it matters to people who count"
-    return [f"Write a story about the number {i} {about}." for i in range(count)]
+    return [f"Write a story about the number {turn}.{i} {about}." for i in range(count)]
 
 
-def prefill_prompts(turn):
-    """Prompts of about 690 tokens that share no prefix, in no turn."""
-    words = " ".join(f"word{i}" for i in range(200))
-    return [f"{turn}.{j} {words}" for j in range(PREFILL_PROMPTS)]
+def long_prompts(turn, count, tokens):
+    """Prompts of about so many tokens that share no prefix, in no turn."""
+    words = " ".join(f"word{i}" for i in range(round(tokens * WORDS_PER_TOKEN)))
+    return [f"{turn}.{j} {words}" for j in range(count)]
 
 
 def serve(generate, count_tokens):
     """Answer loads with `generate(prompts, new_tokens)` until standard input ends.
 
-    count_tokens: of a prompt, for prefill rates.
+    count_tokens: of a prompt, for prefill rates. Engines keep the prefix of what they have just
+    computed: that is how sequences get to their context before the clock starts.
     """
     out = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # libraries print to standard output
-    generate(decode_prompts(2), 4)
+    generate(decode_prompts(0, 2), 4)
     print("ready", file=out, flush=True)
-    for turn, line in enumerate(sys.stdin):
-        what, _, count = line.strip().partition(" ")
-        if what == "decode":
-            prompts, new = decode_prompts(int(count)), NEW_TOKENS
-            tokens = new * len(prompts)
-        else:
-            prompts, new = prefill_prompts(turn), 1
+    for turn, line in enumerate(sys.stdin, 1):
+        what, *numbers = line.split()
+        if what == "prefill":
+            prompts, new = long_prompts(turn, PREFILL_PROMPTS, 690), 1
             tokens = sum(map(count_tokens, prompts))
+        else:
+            count = int(numbers[0])
+            new, tokens = NEW_TOKENS, NEW_TOKENS * count
+            if what == "context":
+                prompts = long_prompts(turn, count, int(numbers[1]))
+                generate(prompts, 1)
+            else:
+                prompts = decode_prompts(turn, count)
         begin = time.perf_counter()
         generate(prompts, new)
         print(tokens / (time.perf_counter() - begin), file=out, flush=True)

@@ -6,11 +6,11 @@ import openvino_genai as genai
 from loads import serve
 
 scheduler = genai.SchedulerConfig()
-scheduler.cache_size = 1
+scheduler.cache_size = 3  # GB
 scheduler.max_num_batched_tokens = 256
 scheduler.max_num_seqs = 64
 scheduler.dynamic_split_fuse = True
-scheduler.enable_prefix_caching = False
+scheduler.enable_prefix_caching = True
 pipeline = genai.ContinuousBatchingPipeline(sys.argv[1], scheduler, "CPU", {})
 tokenizer = pipeline.get_tokenizer()
 

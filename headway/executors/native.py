@@ -42,7 +42,7 @@ class NativeOptions:
     max_step_tokens: tokens in a step, at most.
     max_model_len: tokens of a sequence, at most.
     threads: threads that compute; 0 = the CPUs this process may use.
-    isa: "auto", or one of "portable", "avx2", "avx512vnni".
+    isa: "auto", or one of "portable", "avx2", "avx512vnni", "amx".
     """
 
     kv_blocks: int

@@ -167,7 +167,8 @@ void bind_gemm(nb::module_& module) {
   nb::enum_<Isa>(module, "Isa")
       .value("portable", Isa::portable)
       .value("avx2", Isa::avx2)
-      .value("avx512vnni", Isa::avx512vnni);
+      .value("avx512vnni", Isa::avx512vnni)
+      .value("amx", Isa::amx);
   module.def("supports", &supports);
   module.def("best_isa", &best_isa);
   nb::class_<PackedMatrix>(module, "PackedMatrix")

@@ -5,6 +5,10 @@
 #if defined(__x86_64__)
 #include <cpuid.h>
 #endif
+#if defined(HEADWAY_AMX)
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
 
 namespace headway {
 namespace {
@@ -22,7 +26,19 @@ uint64_t saved_state() {
 struct Features {
   bool avx2 = false;
   bool avx512vnni = false;
+  bool amx = false;
 };
+
+// Linux gives a process the tile registers when it asks for them.
+bool tiles_granted() {
+#if defined(HEADWAY_AMX)
+  constexpr int kRequestPermission = 0x1023;  // ARCH_REQ_XCOMP_PERM
+  constexpr int kTileData = 18;
+  return syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
+#else
+  return false;
+#endif
+}
 
 Features detect() {
   Features found;
@@ -39,6 +55,9 @@ Features detect() {
   constexpr uint32_t kWide = bit_AVX512F | bit_AVX512BW | bit_AVX512VL | bit_AVX512DQ;
   found.avx512vnni =
       found.avx2 && (b & kWide) == kWide && (c & bit_AVX512VNNI) != 0 && (saved & 0xE6) == 0xE6;
+  constexpr uint32_t kTiles = 1U << 24 | 1U << 25;  // AMX-TILE, AMX-INT8
+  found.amx =
+      found.avx512vnni && (d & kTiles) == kTiles && (saved & 0x60000) == 0x60000 && tiles_granted();
   return found;
 }
 
@@ -51,13 +70,16 @@ bool supports(Isa isa) {
   static const Features kFound = detect();
   if (isa == Isa::avx2) return kFound.avx2;
   if (isa == Isa::avx512vnni) return kFound.avx512vnni;
+  if (isa == Isa::amx) return kFound.amx;
 #endif
   return isa == Isa::portable;
 }
 
 Isa best_isa() {
-  if (supports(Isa::avx512vnni)) return Isa::avx512vnni;
-  return supports(Isa::avx2) ? Isa::avx2 : Isa::portable;
+  for (const Isa isa : {Isa::amx, Isa::avx512vnni, Isa::avx2}) {
+    if (supports(isa)) return isa;
+  }
+  return Isa::portable;
 }
 
 const Kernels& kernels(Isa isa) {
@@ -65,6 +87,9 @@ const Kernels& kernels(Isa isa) {
 #if defined(__x86_64__)
   if (isa == Isa::avx2) return kAvx2Kernels;
   if (isa == Isa::avx512vnni) return kAvx512VnniKernels;
+#if defined(HEADWAY_AMX)
+  if (isa == Isa::amx) return kAmxKernels;
+#endif
 #endif
   return kPortableKernels;
 }

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "elementwise.hpp"
+#include "paths.hpp"
 
 namespace headway {
 
@@ -49,14 +50,6 @@ static inline TileArgs tile_args(const PackedMatrix& weights, const QuantActs& a
           prefetch};
 }
 
-static inline void store_row(const float* acc, int64_t columns, float* out, Store how) {
-  if (columns == kPanel && how == Store::assign) {
-    std::memcpy(out, acc, sizeof(float) * kPanel);
-    return;
-  }
-  for (int64_t c = 0; c < columns; ++c) out[c] = how == Store::add ? out[c] + acc[c] : acc[c];
-}
-
 // Tokens whose activations stay in the L2 cache while all panels pass over them.
 static inline int64_t block_tokens(int64_t cols, int64_t max_tile) {
   constexpr int64_t kCacheBytes = 384 * 1024;
@@ -92,18 +85,27 @@ static void multiply_typed(const PackedMatrix& weights, const QuantActs& acts, R
 template <class Path>
 static void multiply(const PackedMatrix& weights, const QuantActs& acts, Range tokens, Range panels,
                      float* out, int64_t ld, Store how) {
-  switch (weights.type()) {
-    case WeightType::q4_0:
-      return multiply_typed<Path, WeightType::q4_0>(weights, acts, tokens, panels, out, ld, how);
-    case WeightType::q4_1:
-      return multiply_typed<Path, WeightType::q4_1>(weights, acts, tokens, panels, out, ld, how);
-    case WeightType::q8_0:
-      return multiply_typed<Path, WeightType::q8_0>(weights, acts, tokens, panels, out, ld, how);
-    case WeightType::q4_k:
-      return multiply_typed<Path, WeightType::q4_k>(weights, acts, tokens, panels, out, ld, how);
-    case WeightType::q6_k:
-      return multiply_typed<Path, WeightType::q6_k>(weights, acts, tokens, panels, out, ld, how);
-  }
+  with_type(weights.type(), [&](auto type) {
+    multiply_typed<Path, type.value>(weights, acts, tokens, panels, out, ld, how);
+  });
+}
+
+template <class Path>
+static void gemm(const PackedMatrix& weights, const QuantActs& acts, Range tokens, Range panels,
+                 float* out, int64_t ld, Store how) {
+  multiply<Path>(weights, acts, tokens, panels, out + tokens.begin * ld + panels.begin * kPanel, ld,
+                 how);
+}
+
+template <class Path>
+static void swiglu(const PackedMatrix& gate_up, const QuantActs& acts, Range tokens, Range groups,
+                   const QuantActs& out) {
+  swiglu_by_blocks(multiply<Path>, avx2::silu_mul, gate_up, acts, tokens, groups, out);
+}
+
+template <class Path>
+static constexpr Kernels kernels_of(Isa isa) {
+  return {isa, gemm<Path>, swiglu<Path>, avx2::quantize, avx2::rmsnorm, avx2::silu_mul};
 }
 
 }  // namespace headway

@@ -51,6 +51,14 @@ static constexpr int kExpTermCount = 7;
 static constexpr float kExpTerms[kExpTermCount] = {1.0F / 720, 1.0F / 120, 1.0F / 24, 1.0F / 6,
                                                    0.5F,       1.0F,       1.0F};
 
+static inline void store_row(const float* acc, int64_t columns, float* out, Store how) {
+  if (columns == kPanel && how == Store::assign) {
+    std::memcpy(out, acc, sizeof(float) * kPanel);
+    return;
+  }
+  for (int64_t c = 0; c < columns; ++c) out[c] = how == Store::add ? out[c] + acc[c] : acc[c];
+}
+
 using Multiply = void (*)(const PackedMatrix&, const QuantActs&, Range tokens, Range panels,
                           float* out, int64_t ld, Store);
 using SiluMul = void (*)(const float* gate, const float* up, const QuantActs&, int64_t token,

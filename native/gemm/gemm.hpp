@@ -24,7 +24,8 @@ namespace headway {
 
 enum class WeightType : uint8_t { q4_0, q4_1, q8_0, q4_k, q6_k };
 
-enum class Isa : uint8_t { portable, avx2, avx512vnni };
+// In ascending order of speed; each later one needs what the earlier ones need.
+enum class Isa : uint8_t { portable, avx2, avx512vnni, amx };
 
 // Inputs that share one activation scale; also GGUF's smallest block.
 inline constexpr int64_t kGroup = 32;

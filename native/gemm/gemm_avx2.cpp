@@ -8,7 +8,6 @@
 #include <immintrin.h>
 
 #include "driver.hpp"
-#include "paths.hpp"
 
 namespace headway {
 namespace {
@@ -281,21 +280,9 @@ struct Avx2 {
   }
 };
 
-void gemm(const PackedMatrix& weights, const QuantActs& acts, Range tokens, Range panels,
-          float* out, int64_t ld, Store how) {
-  multiply<Avx2>(weights, acts, tokens, panels, out + tokens.begin * ld + panels.begin * kPanel, ld,
-                 how);
-}
-
-void swiglu(const PackedMatrix& gate_up, const QuantActs& acts, Range tokens, Range groups,
-            const QuantActs& out) {
-  swiglu_by_blocks(multiply<Avx2>, avx2::silu_mul, gate_up, acts, tokens, groups, out);
-}
-
 }  // namespace
 
-constinit const Kernels kAvx2Kernels = {Isa::avx2,      gemm,          swiglu,
-                                        avx2::quantize, avx2::rmsnorm, avx2::silu_mul};
+constinit const Kernels kAvx2Kernels = kernels_of<Avx2>(Isa::avx2);
 
 }  // namespace headway
 

@@ -27,6 +27,7 @@
 
 #include <cmath>
 #include <cstring>
+#include <type_traits>
 
 #include "gemm.hpp"
 
@@ -53,6 +54,23 @@ static constexpr PanelLayout panel_layout(WeightType type) {
       return {384, 32, 32};
   }
   return {0, 0, 0};
+}
+
+// f(std::integral_constant<WeightType, type>)
+template <class F>
+static inline void with_type(WeightType type, F&& f) {
+  switch (type) {
+    case WeightType::q4_0:
+      return f(std::integral_constant<WeightType, WeightType::q4_0>{});
+    case WeightType::q4_1:
+      return f(std::integral_constant<WeightType, WeightType::q4_1>{});
+    case WeightType::q8_0:
+      return f(std::integral_constant<WeightType, WeightType::q8_0>{});
+    case WeightType::q4_k:
+      return f(std::integral_constant<WeightType, WeightType::q4_k>{});
+    case WeightType::q6_k:
+      return f(std::integral_constant<WeightType, WeightType::q6_k>{});
+  }
 }
 
 static constexpr bool is_k_quant(WeightType type) {

@@ -11,8 +11,11 @@ extern const Kernels kPortableKernels;
 #if defined(__x86_64__)
 extern const Kernels kAvx2Kernels;
 extern const Kernels kAvx512VnniKernels;
+#if defined(HEADWAY_AMX)
+extern const Kernels kAmxKernels;
+#endif
 
-// What is no matrix product, shared by both vector paths; see Kernels.
+// What is no matrix product, shared by the vector paths; see Kernels.
 namespace avx2 {
 void quantize(const float* x, const QuantActs& out, int64_t token, Range groups);
 void rmsnorm(const float* x, const float* weight, float eps, const QuantActs& out, int64_t token);
