@@ -24,7 +24,7 @@ LEANED_ON = (
     f"{_SCHEDULER}._preempt_request",
     f"{_SCHEDULER}._free_request",
     f"{_SCHEDULER}._request_blocks_can_be_freed",
-    f"{_SCHEDULER}._is_blocked_waiting_status",
+    f"{_SCHEDULER}._handle_blocked_waiting_request",
     f"{_SCHEDULER}._update_after_schedule",
     f"{_SCHEDULER}.reset_prefix_cache",
     f"{_SCHEDULER}.make_stats",

@@ -25,10 +25,16 @@ class Pace:
 
     def began(self, output: SchedulerOutput, requests: Mapping[str, Request]) -> None:
         """A step was handed out. vLLM has counted its tokens as computed already."""
-        load = StepLoad()
+        prefill = prefill_context = rows = row_context = 0
         for request_id, tokens in output.num_scheduled_tokens.items():
-            context = requests[request_id].num_computed_tokens - tokens
-            load = load.plus(tokens, max(context, 0), decoding=tokens == 1)
+            context = max(requests[request_id].num_computed_tokens - tokens, 0)
+            if tokens == 1:
+                rows += 1
+                row_context += context
+            else:
+                prefill += tokens
+                prefill_context += tokens * context + tokens * tokens // 2
+        load = StepLoad(prefill, prefill_context, rows, row_context)
         self._flying.append((output, load, time.monotonic()))
 
     def ended(self, output: SchedulerOutput) -> None:

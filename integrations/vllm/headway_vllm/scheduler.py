@@ -47,6 +47,7 @@ class HeadwayScheduler(Scheduler):
         self.tally = Tally()
         self._view = View(self, self.waiting, self.ledger)
         self._pool = PoolView(self)
+        self._unsorted = False
 
     # --- what vLLM calls ---------------------------------------------------------------------
 
@@ -119,8 +120,12 @@ class HeadwayScheduler(Scheduler):
 
     def _plan(self) -> None:
         """Promote, decide, and apply."""
-        # Most senior first: what vLLM serves first gets the tokens of a step.
-        self.running.sort(key=lambda r: self.ledger.of(r).seniority)
+        if self._unsorted:
+            # Most senior first: what vLLM serves first gets the tokens of a step.
+            self.running.sort(key=lambda r: self.ledger.of(r).seniority)
+            self._unsorted = False
+        if self._view.quiet():
+            return
         picture = self._view.picture()
         if not self._nothing_to_decide(picture):
             self._promote(picture)
@@ -159,7 +164,7 @@ class HeadwayScheduler(Scheduler):
             picture.now_s,
         )
         for member in chosen:
-            member.promoted = True
+            member.promoted = self._unsorted = True
             self.tally.promotions += 1
         waiting = {c.member: self._view.requests[c] for c in picture.waiting[batch]}
         for member in chosen:
@@ -194,6 +199,7 @@ class HeadwayScheduler(Scheduler):
         now_s = time.monotonic()
         resumed = output.scheduled_cached_reqs.resumed_req_ids
         entered = {r.req_id for r in output.scheduled_new_reqs} | set(resumed)
+        self._unsorted = self._unsorted or bool(entered)
         for request_id in output.num_scheduled_tokens:
             member = self.ledger.known(request_id)
             if member is None:

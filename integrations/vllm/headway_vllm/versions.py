@@ -29,7 +29,7 @@ SUPPORTED = (
             "41860b5a44c36ad3",  # Scheduler._preempt_request
             "19ae3b8ee997684f",  # Scheduler._free_request
             "053692ecf2d94530",  # Scheduler._request_blocks_can_be_freed
-            "ff546b51266f2071",  # Scheduler._is_blocked_waiting_status
+            "964002e226d87d3c",  # Scheduler._handle_blocked_waiting_request
             "868f7779b7ae37ce",  # Scheduler._update_after_schedule
             "a30e91900c2403f8",  # Scheduler.reset_prefix_cache
             "6a6136473e208053",  # Scheduler.make_stats

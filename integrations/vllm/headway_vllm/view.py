@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Sequence
-from typing import Any
 
 from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.request import Request
@@ -12,7 +11,7 @@ from headway.core.types import BlockId, ServiceClass
 from headway_vllm.members import Candidate, Picture, Resident
 from headway_vllm.queue import ClassQueue, Ledger
 
-_LEADING = 64
+_LEADING = 16
 """How much of each line a step looks at; who stands further back is not considered in it."""
 
 
@@ -57,27 +56,36 @@ class View:
         self.requests = {}
         budget = scheduler.max_num_scheduled_tokens
         residents = [self._resident(r, budget) for r in scheduler.running]
-        waiting = {c: self._candidates(c, budget) for c in ServiceClass}
+        free: int = scheduler.kv_cache_manager.block_pool.get_num_free_blocks()
+        waiting = {c: self._candidates(c, budget, free) for c in ServiceClass}
         seated = len(scheduler.running) + scheduler.num_waiting_for_streaming_input
         return Picture(
             residents,
             waiting,
-            free_blocks=scheduler.kv_cache_manager.block_pool.get_num_free_blocks(),
+            free_blocks=free,
             seats=scheduler.max_num_active_reqs - seated,
             step_tokens=budget,
             now_s=time.monotonic(),
         )
 
-    def need_blocks(self, request: Request) -> int:
+    def quiet(self) -> bool:
+        """Whether nothing can be there to decide: nobody waits, and blocks are left for the growth
+        of everyone. Asked before every step, so it looks at no request."""
+        scheduler = self._scheduler
+        most = len(scheduler.running) + scheduler.max_num_scheduled_tokens // scheduler.block_size
+        free: int = scheduler.kv_cache_manager.block_pool.get_num_free_blocks()
+        return not len(self._queue) and most <= free
+
+    def need_blocks(self, request: Request, free: int) -> int:
         """Blocks that entering would take: ceil((tokens + 1) / s) for a fresh request, the whole KV
-        and one more for a resumed one, without those of the prefix cache that others hold too."""
+        and one more for a resumed one. Where that is more than `free`, those of the prefix cache
+        that others hold too are taken off."""
         scheduler, size = self._scheduler, self._scheduler.block_size
-        resuming = self._ledger.of(request).resuming
-        need = blocks_for(request.num_tokens, size) + 1
-        if not resuming:
-            need = blocks_for(request.num_tokens + 1, size)
+        need = blocks_for(request.num_tokens + 1, size)
+        if self._ledger.of(request).resuming:
+            need = blocks_for(request.num_tokens, size) + 1
         manager = scheduler.kv_cache_manager
-        if manager.enable_caching:
+        if need > free and manager.enable_caching:
             hits = manager.get_computed_blocks(request)[0].blocks[0]
             need -= sum(1 for block in hits if block.ref_cnt > 0)
         most: int = manager.block_pool.num_gpu_blocks - 1
@@ -106,17 +114,17 @@ class View:
         self.requests[resident] = request
         return resident
 
-    def _candidates(self, service_class: ServiceClass, budget: int) -> list[Candidate]:
-        scheduler = self._scheduler
-        blocked: Any = scheduler._is_blocked_waiting_status
+    def _candidates(self, service_class: ServiceClass, budget: int, free: int) -> list[Candidate]:
         line = []
         for request in self._queue.lines.leading(service_class, _LEADING):
             stale = request.num_stale_output_tokens and not request.drop_stale_output
-            if blocked(request.status) or stale:
+            # vLLM asks this too, but only once there is a seat; a grammar that is ready by then
+            # must not keep its request from displacing somebody.
+            if stale or not self._scheduler._handle_blocked_waiting_request(request):
                 continue
-            member = self._ledger.of(request)
             tokens = min(request.num_tokens, budget)
-            candidate = Candidate(member, self.need_blocks(request), tokens)
+            need = self.need_blocks(request, free)
+            candidate = Candidate(self._ledger.of(request), need, tokens)
             self.requests[candidate] = request
             line.append(candidate)
         return line
