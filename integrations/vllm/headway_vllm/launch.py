@@ -1,7 +1,6 @@
 """Starts vLLM's OpenAI server on a command line of its own grammar."""
 
 import asyncio
-import sys
 from collections.abc import Sequence
 
 from vllm.engine.arg_utils import AsyncEngineArgs
@@ -27,6 +26,4 @@ def launch(arguments: Sequence[str]) -> None:
     except (ValueError, OSError) as error:
         raise ConfigError(f"vLLM: {str(error).strip().splitlines()[-1]}") from error
     refuse(unsupported_config(config))
-    # vLLM's worker processes are started by running this interpreter anew.
-    sys.argv = ["headway-vllm-serve", *arguments]
     asyncio.run(run_server(args))
