@@ -36,8 +36,9 @@ check: $(VENV)/.headway $(VENV)/.dev  ## lint, format, types, imports
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-bench: $(VENV)/.headway  ## tokens/s on this machine
+bench: $(VENV)/.headway  ## tokens/s on this machine, and what the scheduler takes of a step
 	@$(BIN)/headway bench $(or $(ARGS),speed)
+	@$(BIN)/python bench/plan.py
 
 kills: $(VENV)/.headway $(VENV)/.dev  ## batch jobs under SIGKILL, 200 times (some minutes)
 	$(BIN)/python -m tests.batches.kill $(ARGS)

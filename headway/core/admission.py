@@ -1,8 +1,9 @@
 """Who may enter, by policy: `tiered`, `weighted`, `fcfs`, `static` (see `docs/scheduling.md`)."""
 
+from collections.abc import Iterable
 from typing import Protocol
 
-from headway.core.headroom import Forecast, Relief
+from headway.core.headroom import Relief
 from headway.core.queues import ClassQueue
 from headway.core.reserve import promote
 from headway.core.residency import Residency
@@ -70,9 +71,10 @@ class TieredAdmission:
 
     def admit(self, rank: ServiceClass) -> None:
         """Seats for residents without one, then resumed work, then fresh work of the class."""
-        for sequence in self._world.by_seniority(rank):
-            if not sequence.seated and not self._residency.try_seat(sequence):
-                return
+        if not self._world.roster.all_seated:
+            for sequence in self._world.by_seniority(rank):
+                if not sequence.seated and not self._residency.try_seat(sequence):
+                    return
         blocked = _resume(self._world.queues[rank], self._residency)
         while self._residency.lane is not Lane.DECODE and self._admit_one_fresh(rank, blocked):
             pass
@@ -83,25 +85,38 @@ class TieredAdmission:
         head = queue.head()
         if head is None or not self._residency.seat_obtainable(head):
             return False
-        if blocked is None:
-            if self._residency.try_enter(head):
-                return True
-            if self._now - head.request.arrival_s >= self._world.config.pass_s:
-                blocked = head
+        if blocked is not None:
+            return self._admit_around(rank, queue.candidates(), blocked)
+        if self._residency.try_enter(head):
+            return True
+        if self._now - head.request.arrival_s >= self._world.config.pass_s:
+            blocked = head
+        behind = (s for s in queue.candidates() if s is not head)
+        return self._admit_around(rank, behind, blocked)
+
+    def _admit_around(
+        self, rank: ServiceClass, behind: Iterable[Sequence], blocked: Sequence | None
+    ) -> bool:
+        """Admit one of those behind somebody who has to wait."""
+        world, residency = self._world, self._residency
+        room = residency.room(rank)
+        if room < 1 and not residency.waiting_promoted():
+            return False  # whoever enters needs a block
         gate = self._relief(blocked) if blocked else None
-        for sequence in queue.candidates():
-            if gate is not None and not self._backfills(sequence, gate):
-                self._residency.notes.passed(sequence, "would delay the head of the line")
-            elif self._residency.try_enter(sequence):
+        for sequence in behind:
+            if not sequence.promoted and not world.may_need_at_most(sequence, room):
+                residency.notes.passed(sequence, f"needs more than the {room} blocks left")
+            elif gate is not None and not self._backfills(sequence, gate):
+                residency.notes.passed(sequence, "would delay the head of the line")
+            elif residency.try_enter(sequence):
                 return True
         return False
 
     def _relief(self, blocked: Sequence) -> Relief:
         """When blocks for a request that has to wait will have come free."""
         world, rank = self._world, blocked.rank
-        peers = [s for s in world.residents.values() if s.rank <= rank]
         free = world.device.available(self._residency.lane) + self._residency.spare_blocks(rank)
-        forecast = Forecast(peers, world.measured.lengths, world.capacity.block_size)
+        forecast = self._residency.forecast(rank)
         return forecast.relief(world.demand(blocked, self._residency.lane) - free)
 
     def _backfills(self, sequence: Sequence, gate: Relief) -> bool:

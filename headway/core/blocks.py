@@ -13,7 +13,7 @@ another request, since its copies run first; if that one lets go of it, the lane
 """
 
 from array import array
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
 from hashlib import blake2b
 from types import MappingProxyType
@@ -62,8 +62,23 @@ class BlockPool:
     def available(self, lane: Lane) -> int:
         """Blocks that `allocate` can give a lane: free ones, evictable prefix cache, and those that
         only the lane's own copies still hold."""
-        copied = sum(1 for b, holds in self._copying[lane].items() if self._refs[b] == holds)
-        return len(self._free) + len(self._cached) + copied
+        available = len(self._free) + len(self._cached)
+        if copying := self._copying[lane]:
+            available += sum(1 for b, holds in copying.items() if self._refs[b] == holds)
+        return available
+
+    @property
+    def in_use(self) -> int:
+        """Blocks that are neither free nor cached."""
+        return self.total - len(self._free) - len(self._cached)
+
+    def held_by_no_one_but(self, blocks: Iterable[BlockId]) -> int:
+        """Blocks that only these holders hold, each listing all of its blocks, and copies under
+        way."""
+        holds = Counter(blocks)
+        for copying in self._copying.values():
+            holds.update(copying)
+        return sum(1 for block, count in holds.items() if self._refs[block] == count)
 
     def counts(self) -> TierCounts:
         """Blocks by state."""
@@ -134,6 +149,10 @@ class BlockPool:
         self._index[digest] = block
         self._digests[block] = digest
         self._contents[block] = tuple(tokens)
+
+    def finds(self, digest: bytes) -> bool:
+        """Whether a block with this digest is there."""
+        return digest in self._index
 
     def match(self, digests: Sequence[bytes], tokens: Sequence[int], size: int) -> list[BlockId]:
         """The longest run of findable blocks for a sequence's leading digests, tokens compared."""

@@ -15,6 +15,7 @@ from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from headway.core.blocks import BlockPool
 from headway.core.plan import Capacity
 from headway.core.request import Throughput
 from headway.core.sequence import Sequence
@@ -33,19 +34,18 @@ class StepRoom:
 
 
 def step_room(
-    capacity: Capacity, residents: Iterable[Sequence], rows: int, sharing: bool
+    capacity: Capacity, residents: Iterable[Sequence], rows: int, pool: BlockPool
 ) -> StepRoom:
-    """How many rows like these the pool and the seats would have had room for.
-
-    sharing: whether any block has two holders; if not, they need not be told apart.
-    """
+    """How many rows like these the pool and the seats would have had room for."""
     decoding = [s for s in residents if s.decoding]
     if not decoding:
         return StepRoom(0, 0.0)
-    if sharing:
-        union = len({block for s in decoding for block in s.blocks})
+    if not pool.shared:
+        union = sum([len(s.blocks) for s in decoding])
     else:
-        union = sum(len(s.blocks) for s in decoding)
+        # All that is used, less what only the others hold: those are the fewer as a rule.
+        others = (s for s in residents if not s.decoding)
+        union = pool.in_use - pool.held_by_no_one_but(b for s in others for b in s.blocks)
     return StepRoom(rows, min(capacity.max_seqs, capacity.kv_blocks * len(decoding) / union))
 
 

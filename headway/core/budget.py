@@ -1,5 +1,6 @@
 """What one step may hold: tokens, and time under the latency targets; and the floor credit."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from headway.core.step_model import StepLoad, StepModel
@@ -41,17 +42,21 @@ class StepBudget:
         self.load = StepLoad()
         self.tokens_left = max_tokens
 
-    def fits_row(self, context: int) -> bool:
-        """Whether one more decode row keeps the step within its limits."""
-        if self.tokens_left < 1:
-            return False
-        grown = self.load.plus(1, context, decoding=True)
-        return self._model.predict(grown) <= self._limit_s
+    def rows_room(self, contexts: Sequence[int]) -> int:
+        """How many decode rows at these contexts, in this order, keep the step within its
+        limits."""
+        most = contexts[: max(self.tokens_left, 0)]
+        return self._model.rows_room(self.load, most, self._limit_s)
 
     def chunk_room(self, context: int) -> int:
         """Most prefill tokens at `context` that keep the step within its limits."""
         room = self._model.prefill_room(self.load, context, self._limit_s)
         return max(min(room, self.tokens_left), 0)
+
+    def take_rows(self, contexts: Sequence[int]) -> None:
+        """Put decode rows in."""
+        self.load = self.load.with_rows(len(contexts), sum(contexts))
+        self.tokens_left -= len(contexts)
 
     def take(self, tokens: int, context: int, decoding: bool) -> None:
         """Put a chunk in."""

@@ -5,10 +5,12 @@ and the measured output length of its class say; all grow by a token a step, and
 blocks when it ends.
 """
 
+from bisect import insort
 from collections.abc import Iterable
 from dataclasses import dataclass
+from operator import itemgetter
 
-from headway.core.sequence import Sequence, blocks_for
+from headway.core.sequence import Sequence
 from headway.core.step_model import RunningMean
 from headway.core.types import ServiceClass
 
@@ -30,13 +32,14 @@ class OutputLengths:
 
     def remaining(self, sequence: Sequence) -> int:
         """Tokens the sequence is expected to generate from now, at least 1."""
-        limits, generated = sequence.request.limits, sequence.generated
-        limit = limits.max_tokens - generated
-        if not limits.stop_ids:
-            return max(limit, 1)
-        mean = self._means[sequence.service_class].value
-        expected = max(mean - generated, _LEAST_SHARE * mean)
-        return max(min(int(expected), limit), 1)
+        tokens = len(sequence.tokens)
+        left = sequence.most_tokens - tokens
+        if sequence.limits.stop_ids:
+            generated = tokens - sequence.prompt_tokens
+            mean = self._means[sequence.service_class].value
+            expected = int(max(mean - generated, _LEAST_SHARE * mean))
+            left = expected if expected < left else left
+        return left if left > 1 else 1
 
 
 class Caution:
@@ -70,13 +73,6 @@ class Relief:
     spare_blocks: int
 
 
-@dataclass(frozen=True, slots=True)
-class _Member:
-    remaining: int
-    length: int
-    blocks: int
-
-
 class Forecast:
     """The residents' expected future, worked out once for a set of them."""
 
@@ -85,31 +81,47 @@ class Forecast:
     ) -> None:
         """Shared blocks are counted for each holder; the forecast errs on the safe side."""
         self._size = block_size
-        self._members = sorted(
-            (_Member(lengths.remaining(s), len(s.tokens), len(s.blocks)) for s in residents),
-            key=lambda m: m.remaining,
-        )
+        self._lengths = lengths
+        self._peak: int | None = None
+        self._members = sorted(map(self._member, residents), key=itemgetter(0))
+
+    def add(self, sequence: Sequence) -> None:
+        """One more resident."""
+        self._peak = None
+        insort(self._members, self._member(sequence), key=itemgetter(0))
+
+    def _member(self, sequence: Sequence) -> tuple[int, int, int]:
+        """Remaining tokens, tokens, blocks."""
+        return self._lengths.remaining(sequence), len(sequence.tokens), len(sequence.blocks)
 
     def headroom_blocks(self) -> int:
         """Most additional blocks the residents will hold at once, over what they hold now.
 
         The peak is just before one of them ends; a last block is half full on average.
         """
-        held = sum(m.blocks for m in self._members)
-        length, alive, peak = sum(m.length for m in self._members), len(self._members), 0
-        for member in self._members:
-            then = blocks_for(length + alive * member.remaining, self._size) + alive // 2
-            peak = max(peak, then - held)
-            length -= member.length
+        if self._peak is None:
+            self._peak = self._find_peak()
+        return self._peak
+
+    def _find_peak(self) -> int:
+        alive = len(self._members)
+        length = sum([tokens for _, tokens, _ in self._members])
+        held = sum([blocks for _, _, blocks in self._members])
+        size, peak = self._size, held
+        for remaining, tokens, _ in self._members:
+            then = (length + alive * remaining + size - 1) // size + alive // 2
+            if then > peak:
+                peak = then
+            length -= tokens
             alive -= 1
-        return peak
+        return peak - held
 
     def relief(self, shortage_blocks: int) -> Relief:
         """When residents that end will have freed `shortage_blocks`, growth of others ignored;
         never (0 steps, nothing to spare) where they do not."""
         freed = 0
-        for member in self._members:
-            freed += member.blocks
+        for remaining, _, blocks in self._members:
+            freed += blocks
             if freed >= shortage_blocks:
-                return Relief(member.remaining, freed - shortage_blocks)
+                return Relief(remaining, freed - shortage_blocks)
         return Relief(0, 0)

@@ -14,6 +14,7 @@ def check(scheduler: Scheduler) -> None:
     world.host.check([b for s in live for b in s.host_blocks])
     if world.seats_free < 0:
         raise RuntimeError(f"{-world.seats_free} seats too many are taken")
+    world.roster.check()
     if set(world.residents.values()) != {s for s in live if s.state is State.RUNNING}:
         raise RuntimeError("the residents are not exactly the running requests")
     for sequence in live:
@@ -37,6 +38,9 @@ def _check_sequence(world: World, sequence: Sequence) -> None:
         raise RuntimeError(f"{name} has KV though it waits")
     if not sequence.computed < len(sequence.tokens):
         raise RuntimeError(f"{name} has nothing left to compute")
+    last = sequence.computed == len(sequence.tokens) - 1
+    if sequence.decoding is not (last and sequence.computed >= sequence.prompt_tokens):
+        raise RuntimeError(f"{name} decodes, or not, and its tokens say otherwise")
 
 
 def _check_queues(world: World, live: list[Sequence]) -> None:

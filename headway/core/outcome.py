@@ -27,14 +27,14 @@ def apply_result(
     world.meter.add_step(under_way.room, now - under_way.planned_s)
     errors = {e.request: e.message for e in result.errors}
     sampled = {s.request: s for s in result.sampled}
-    for chunk in plan.chunks:
-        sequence = world.live[chunk.request]
-        if chunk.request in errors:
-            world.leave(sequence, FinishReason.ERROR, errors[chunk.request])
+    for chunk, sequence in zip(plan.chunks, under_way.computing, strict=True):
+        request = chunk.request
+        if request in errors:
+            world.leave(sequence, FinishReason.ERROR, errors[request])
             continue
         _advance(world, sequence, chunk, now)
         if chunk.sample:
-            _take_token(world, sequence, sampled[chunk.request], verdicts.get(chunk.request))
+            _take_token(world, sequence, sampled[request], verdicts.get(request))
 
 
 def apply_failure(world: World, plan: StepPlan, under_way: UnderWay, failure: StepFailure) -> None:
@@ -65,16 +65,19 @@ def _settle_copies(world: World, under_way: UnderWay) -> None:
 
 
 def _advance(world: World, sequence: Sequence, chunk: Chunk, now: float) -> None:
-    end = chunk.start + len(chunk.tokens)
-    sequence.recomputed += max(min(end, sequence.computed_high) - chunk.start, 0)
-    sequence.computed = end
-    sequence.computed_high = max(sequence.computed_high, end)
+    start, count, high = chunk.start, len(chunk.tokens), sequence.computed_high
+    end = start + count
+    if start < high:
+        sequence.recomputed += min(end, high) - start
+    sequence.has_computed(end)
+    if end > high:
+        sequence.computed_high = end
     sequence.progress_s = now
-    queue = world.queues[sequence.rank]
-    queue.counters.charge(sequence.request.tenant, len(chunk.tokens))
-    if sequence.request.cacheable:
+    request = sequence.request
+    world.queues[sequence.rank].counters.charge(request.tenant, count)
+    if end >= (sequence.hashed + 1) * sequence.block_size and request.cacheable:
         world.publish_full_blocks(sequence)
-    if end >= sequence.prompt_tokens:
+    if world.held and end >= sequence.prompt_tokens:
         world.release_children(sequence.id)
 
 
@@ -87,7 +90,7 @@ def _take_token(
     if verdict is not None and verdict.kind is VerdictKind.ERROR:
         world.leave(sequence, FinishReason.ERROR, verdict.message)
         return
-    sequence.tokens.append(sampled.token)
+    sequence.sampled(sampled.token)
     world.log.emitted.append(Emitted(sequence.id, sampled.token, sampled.logprobs))
     reason = _end_reason(world, sequence, sampled.token, verdict)
     if reason is not None:
@@ -99,12 +102,11 @@ def _take_token(
 def _end_reason(
     world: World, sequence: Sequence, token: int, verdict: Verdict | None
 ) -> FinishReason | None:
-    limits, capacity = sequence.request.limits, world.capacity
+    length = len(sequence.tokens)
     if verdict is not None and verdict.kind is VerdictKind.STOP:
         return FinishReason.STOP
-    if token in limits.stop_ids:
+    if token in sequence.limits.stop_ids:
         return FinishReason.STOP
-    longest = min(capacity.max_model_len, capacity.kv_blocks * capacity.block_size)
-    if sequence.generated >= limits.max_tokens or len(sequence.tokens) >= longest:
+    if length >= sequence.most_tokens or length >= world.longest:
         return FinishReason.LENGTH
     return None

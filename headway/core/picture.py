@@ -3,7 +3,7 @@
 Made when asked for, between two steps; it shares nothing that changes with the scheduler.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Set
 from dataclasses import dataclass
 from enum import IntEnum
 from itertools import islice
@@ -83,7 +83,7 @@ def take_picture(world: World, last: StepRecord | None) -> Picture:
         capacity=world.capacity,
         device=_holders(world.device, ((s, s.blocks) for s in reversed(residents))),
         host=_holders(world.host, ((s, s.host_blocks) for s in (*residents, *swapped))),
-        sequences=tuple(_view(s) for s in (*residents, *swapped, *waiting)),
+        sequences=tuple(_view(s, world.latest_steps) for s in (*residents, *swapped, *waiting)),
         last=last,
     )
 
@@ -102,10 +102,10 @@ def _holders(pool: BlockPool, held: Iterable[tuple[Sequence, list[BlockId]]]) ->
     return tuple(map(int, holders))
 
 
-def _view(sequence: Sequence) -> SequenceView:
+def _view(sequence: Sequence, latest: Set[int]) -> SequenceView:
     match sequence.state:
         case State.RUNNING:
-            place = Place.RUNNING if sequence.in_last_step else Place.PAUSED
+            place = Place.RUNNING if sequence.last_step in latest else Place.PAUSED
         case State.SWAPPED:
             place = Place.SWAPPED
         case _:

@@ -9,7 +9,7 @@ commit.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from headway.core.types import BlockId, Lane, RequestId
 
@@ -83,8 +83,7 @@ class BlockCopy:
     host: BlockId
 
 
-@dataclass(frozen=True, slots=True)
-class Chunk:
+class Chunk(NamedTuple):
     """Tokens of one sequence to compute in a step. A decode row is a chunk of length one.
 
         position:  0 ........ start ............ start + len(tokens)
@@ -94,6 +93,9 @@ class Chunk:
     blocks: the sequence's block table, append-only; only the first `num_blocks` entries count
         (the list may grow after the plan was made). Copied only when a plan is logged.
     sample: whether to sample a token from the last position's logits.
+
+    A named tuple, as `Sampled` is: hundreds are made in a step, each in a third of the time that a
+    frozen dataclass takes.
     """
 
     request: RequestId
@@ -135,8 +137,7 @@ class TokenLogprobs:
     top: tuple[tuple[int, float], ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Sampled:
+class Sampled(NamedTuple):
     """A token sampled by a chunk with `sample` set."""
 
     request: RequestId

@@ -5,7 +5,7 @@ at the heads of a few queues, however many wait. Within a queue the order is tha
 """
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from heapq import heappop, heappush, nsmallest
 
 from headway.core.sequence import Sequence
@@ -31,7 +31,7 @@ class TenantCounters:
 
     def charge(self, tenant: str, tokens: int) -> None:
         """Count tokens computed for a tenant."""
-        self._served[tenant] = self.served(tenant) + tokens
+        self._served[tenant] = self._served.get(tenant, 0.0) + tokens
 
     def lift(self, tenant: str, active: list[str]) -> None:
         """Bring a tenant that had nothing waiting up to the least of the active ones."""
@@ -48,6 +48,8 @@ class ClassQueue:
         self._resumed: list[Sequence] = []
         self._fresh: dict[str, dict[int, _Heap]] = {}
         self._waiting: dict[str, int] = {}
+        self._oldest: Sequence | None = None
+        self._count = 0
         self._classes: Counter[ServiceClass] = Counter()
 
     def fresh_by_class(self) -> Mapping[ServiceClass, int]:
@@ -56,7 +58,7 @@ class ClassQueue:
 
     def __len__(self) -> int:
         """Requests waiting, resumed ones included."""
-        return len(self._resumed) + sum(self._waiting.values())
+        return len(self._resumed) + self._count
 
     def add_fresh(self, sequence: Sequence, need_blocks: int) -> None:
         """Queue a request that has not run yet."""
@@ -66,6 +68,9 @@ class ClassQueue:
         sizes = self._fresh.setdefault(tenant, {})
         heappush(sizes.setdefault(need_blocks.bit_length(), []), (sequence.number, sequence))
         self._waiting[tenant] = self._waiting.get(tenant, 0) + 1
+        self._count += 1
+        if self._oldest is not None and sequence.number < self._oldest.number:
+            self._oldest = sequence
         self._classes[sequence.service_class] += 1
 
     def add_resumed(self, sequence: Sequence) -> None:
@@ -79,6 +84,9 @@ class ClassQueue:
             return
         tenant = sequence.request.tenant
         self._waiting[tenant] -= 1
+        self._count -= 1
+        if sequence is self._oldest:
+            self._oldest = None
         self._classes[sequence.service_class] -= 1
         if not self._waiting[tenant]:
             del self._waiting[tenant]
@@ -90,18 +98,22 @@ class ClassQueue:
 
     def head(self) -> Sequence | None:
         """The head of the line: the oldest request of the tenant served least."""
-        for heads in self._heads_by_tenant():
-            return min(heads, key=lambda s: s.number)
-        return None
+        if not self._count:
+            return None
+        tenant = min(self._waiting, key=lambda t: (self.counters.served(t), t))
+        return min(self._heads_of(tenant), key=lambda s: s.number)
 
     def oldest(self) -> Sequence | None:
         """The fresh request that arrived first."""
-        heads = (s for heads in self._heads_by_tenant() for s in heads)
-        return min(heads, key=lambda s: s.number, default=None)
+        if self._oldest is None and self._count:
+            heads = (s for tenant in self._waiting for s in self._heads_of(tenant))
+            self._oldest = min(heads, key=lambda s: s.number)
+        return self._oldest
 
     def candidates(self) -> list[Sequence]:
         """Heads of all queues in the order to try: tenant served least, then smallest first."""
-        return [s for heads in self._heads_by_tenant() for s in heads]
+        tenants = sorted(self._waiting, key=lambda t: (self.counters.served(t), t))
+        return [s for tenant in tenants for s in self._heads_of(tenant)]
 
     def leading(self, count: int) -> list[Sequence]:
         """The first `count` requests of every queue, resumed ones too, for a selection over all."""
@@ -109,11 +121,10 @@ class ClassQueue:
         leaders = [nsmallest(count, filter(_waits, heap)) for heap in heaps]
         return [*self.resumed(), *(s for entries in leaders for _, s in entries)]
 
-    def _heads_by_tenant(self) -> Iterator[list[Sequence]]:
-        """Heads of each tenant's queues, one at least, by size; the tenant served least first."""
-        for tenant in sorted(self._waiting, key=lambda t: (self.counters.served(t), t)):
-            sizes = self._fresh[tenant]
-            yield [h for size in sorted(sizes) if (h := self._live_head(sizes[size]))]
+    def _heads_of(self, tenant: str) -> list[Sequence]:
+        """Heads of a tenant's queues, one at least, smallest first."""
+        sizes = self._fresh[tenant]
+        return [h for size in sorted(sizes) if (h := self._live_head(sizes[size]))]
 
     @staticmethod
     def _live_head(heap: _Heap) -> Sequence | None:

@@ -1,8 +1,8 @@
 """What a plan decided and why: who computes, was passed over, is paused, was evicted."""
 
 from collections import deque
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+from collections.abc import Container, Iterable
+from dataclasses import dataclass, field, replace
 
 from headway.core.sequence import Sequence
 from headway.core.types import Lane, PreemptKind, RequestId
@@ -54,6 +54,21 @@ class StepRecord:
     paused: tuple[Left, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """A record as it is kept: few are ever read, and `computed` is hundreds of objects.
+
+    computed: request, tokens, decoding of each.
+    """
+
+    record: StepRecord
+    computed: tuple[tuple[RequestId, int, bool], ...]
+
+    def whole(self) -> StepRecord:
+        """The record with all that is in it."""
+        return replace(self.record, computed=tuple(Computed(*row) for row in self.computed))
+
+
 @dataclass(slots=True)
 class Notes:
     """Collects reasons while a plan is made. Lives for one plan."""
@@ -70,7 +85,7 @@ class Notes:
         """A resident was looked at and does not compute in this step, as far as is known yet."""
         self._paused[sequence] = reason
 
-    def passed_over(self, entered: set[Sequence]) -> tuple[Left, ...]:
+    def passed_over(self, entered: Container[Sequence]) -> tuple[Left, ...]:
         """Those that were passed over in the end."""
         return tuple(Left(s.id, why) for s, why in self._passed.items() if s not in entered)
 
@@ -91,16 +106,16 @@ class Records:
 
     def __init__(self, most: int) -> None:
         """Keep `most` records; 0 keeps none."""
-        self._records: deque[StepRecord] = deque(maxlen=most)
+        self._drafts: deque[Draft] = deque(maxlen=most)
 
-    def add(self, record: StepRecord) -> None:
+    def add(self, draft: Draft) -> None:
         """Keep a record."""
-        self._records.append(record)
+        self._drafts.append(draft)
 
     def find(self, step: int) -> StepRecord | None:
         """The record of a step, if it is still kept."""
-        return next((r for r in tuple(self._records) if r.step == step), None)
+        return next((d.whole() for d in tuple(self._drafts) if d.record.step == step), None)
 
     def latest(self) -> StepRecord | None:
         """The last record."""
-        return self._records[-1] if self._records else None
+        return self._drafts[-1].whole() if self._drafts else None

@@ -15,8 +15,8 @@ def promote(world: World, residency: Residency, now: float) -> None:
     promoted requests take what is free before anyone else."""
     reserve = world.config.reserve
     if reserve.share > 0 and len(world.promoted) < reserve.seats:
-        for sequence in sorted(_longest_stuck(world), key=lambda s: (s.progress_s, s.number)):
-            if _deserves(world, sequence, now) and _has_room(world, sequence):
+        for sequence in _deserving(world, now):
+            if _has_room(world, sequence):
                 world.promote(sequence)
     for sequence in residency.waiting_promoted():
         residency.try_enter(sequence)
@@ -25,18 +25,18 @@ def promote(world: World, residency: Residency, now: float) -> None:
             residency.try_seat(sequence)
 
 
-def _longest_stuck(world: World) -> list[Sequence]:
-    """Batch requests among which those without progress longest are: of the waiting ones only the
-    oldest counts."""
-    queue = world.queues[ServiceClass.BATCH]
+def _deserving(world: World, now: float) -> list[Sequence]:
+    """Batch requests that may be promoted, those without progress longest first. Of the waiting
+    ones only the oldest counts."""
+    queue, reserve = world.queues[ServiceClass.BATCH], world.config.reserve
     oldest = queue.oldest()
     fresh = [oldest] if oldest else []
-    return [*world.by_seniority(ServiceClass.BATCH), *queue.resumed(), *fresh]
-
-
-def _deserves(world: World, sequence: Sequence, now: float) -> bool:
-    stuck_s = now - sequence.progress_s
-    return not sequence.promoted and world.config.reserve.deserves(stuck_s, sequence.preemptions)
+    stuck = [
+        s
+        for s in (*world.by_seniority(ServiceClass.BATCH), *queue.resumed(), *fresh)
+        if reserve.deserves(now - s.progress_s, s.preemptions) and not s.promoted
+    ]
+    return sorted(stuck, key=lambda s: (s.progress_s, s.number))
 
 
 def _has_room(world: World, sequence: Sequence) -> bool:

@@ -5,7 +5,7 @@ others: whom growth and admission displace, and what is reserved.
 """
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Collection
 from math import ceil
 
 from headway.core.headroom import Forecast
@@ -34,23 +34,25 @@ class Residency:
         self.swap_out: list[BlockCopy] = []
         self.swap_in: list[BlockCopy] = []
         self.moved: list[Sequence] = []
-        self.preempted: set[Sequence] = set()
-        self.entered: set[Sequence] = set()
+        self.preempted: dict[Sequence, None] = {}
+        self.entered: dict[Sequence, None] = {}
         self.notes = Notes()
         self._spare: dict[ServiceClass, int] = {}
-        for sequence in world.residents.values():
-            if sequence.wanted_by is lane or lane is Lane.UNIFIED:
-                sequence.wanted_by = None
+        self._forecasts: dict[ServiceClass, Forecast] = {}
+        world.roster.forget_wanted(lane)
 
     # --- the reserve -------------------------------------------------------------------------
 
     def waiting_promoted(self) -> list[Sequence]:
         """Promoted requests that hold nothing yet: what comes free goes to them first."""
-        return [s for s in self._world.promoted if s.state is not State.RUNNING]
+        promoted = self._world.promoted
+        return [s for s in promoted if s.state is not State.RUNNING] if promoted else promoted
 
-    def _claims(self, sequence: Sequence, leaving: Iterable[Sequence] = ()) -> int:
+    def _claims(self, sequence: Sequence, leaving: Collection[Sequence] = ()) -> int:
         """Blocks that the request and the promoted ones ahead of it would take once those `leaving`
         have left: prefix hits that nobody else holds have to be taken too then."""
+        if not leaving and not self._world.promoted:
+            return self._world.demand(sequence, self.lane)
         dropped = Counter(b for s in leaving for b in s.blocks)
         ahead = [s for s in self.waiting_promoted() if s is not sequence]
         return sum(self._world.demand(s, self.lane, dropped) for s in (sequence, *ahead))
@@ -75,7 +77,7 @@ class Residency:
         if shortage > 0 and not self._take_for_growth(sequence, shortage):
             return False
         sequence.blocks += world.device.allocate(need, self.lane)
-        self._spare.clear()
+        self._changed()
         return True
 
     def grow_at_any_cost(self, sequence: Sequence, tokens: int) -> bool:
@@ -145,9 +147,11 @@ class Residency:
     def _victims_for(self, sequence: Sequence) -> list[Sequence] | None:
         """Whom to displace for the blocks a request needs, nobody if they are free; None, with the
         reason noted, if those it may displace do not hold them."""
-        spare = self.spare_blocks(sequence.rank)
         shortage = self._claims(sequence) - self._world.device.available(self.lane)
-        growth = self._headroom(sequence, spare)
+        if shortage <= 0 and self._has_room_to_grow(sequence, -shortage):
+            return []
+        spare = self.spare_blocks(sequence.rank)
+        growth = self._headroom(sequence, spare) if shortage <= spare else 0
         victims = self._cheapest(sequence, shortage) if shortage + growth <= spare else None
         if victims is None:
             need = self._world.demand(sequence, self.lane)
@@ -192,8 +196,11 @@ class Residency:
 
     def _enter(self, sequence: Sequence) -> None:
         copies = self._world.enter(sequence, self.lane, self._now)
-        self.entered.add(sequence)
+        self.entered[sequence] = None
         self._spare.clear()
+        for rank, forecast in self._forecasts.items():
+            if sequence.rank <= rank:
+                forecast.add(sequence)
         if copies:
             self.swap_in += copies
             self.moved.append(sequence)
@@ -206,12 +213,38 @@ class Residency:
         growth = self.headroom_blocks(sequence.rank)
         return max(growth - displaceable, 0)
 
+    def _has_room_to_grow(self, sequence: Sequence, left_blocks: int) -> bool:
+        """Whether so many blocks left are enough for the others' growth without any more. The
+        forecast takes long, and most of the time need not be asked."""
+        world = self._world
+        if sequence.rank not in self._forecasts:
+            most = world.roster.most_growth_blocks(sequence.rank, world.capacity.block_size)
+            if ceil(most * world.measured.caution.share) <= left_blocks:
+                return True
+        return self._headroom(sequence, 0) <= left_blocks
+
+    def room(self, rank: ServiceClass) -> int:
+        """Most blocks that a fresh request of the rank may need and still enter, if it isn't
+        promoted."""
+        world, spare = self._world, self.spare_blocks(rank)
+        growth = max(self.headroom_blocks(rank) - spare, 0)
+        reserved = sum(world.demand(s, self.lane) for s in self.waiting_promoted())
+        return world.device.available(self.lane) + spare - growth - reserved
+
     def headroom_blocks(self, rank: ServiceClass) -> int:
         """Blocks to leave for the expected growth of the residents of a class and those above."""
-        world = self._world
-        peers = [s for s in world.residents.values() if s.rank <= rank]
-        forecast = Forecast(peers, world.measured.lengths, world.capacity.block_size)
-        return ceil(forecast.headroom_blocks() * world.measured.caution.share)
+        share = self._world.measured.caution.share
+        return ceil(self.forecast(rank).headroom_blocks() * share)
+
+    def forecast(self, rank: ServiceClass) -> Forecast:
+        """What is expected of the residents of a class and those above."""
+        forecast = self._forecasts.get(rank)
+        if forecast is None:
+            world = self._world
+            peers = world.roster.up_to(rank)
+            forecast = Forecast(peers, world.measured.lengths, world.capacity.block_size)
+            self._forecasts[rank] = forecast
+        return forecast
 
     # --- seats -------------------------------------------------------------------------------
 
@@ -219,7 +252,7 @@ class Residency:
         """Seat a resident that gave up its seat."""
         if not self._take_seat(sequence):
             return False
-        sequence.seated = True
+        self._world.roster.seat(sequence)
         return True
 
     def seat_obtainable(self, sequence: Sequence) -> bool:
@@ -233,7 +266,7 @@ class Residency:
         victim = self._seat_victim(sequence)
         if victim is None:
             return False
-        victim.seated = False
+        self._world.roster.unseat(victim)
         return True
 
     def _free_seats(self, sequence: Sequence) -> int:
@@ -242,17 +275,17 @@ class Residency:
     def _seat_victim(self, sequence: Sequence) -> Sequence | None:
         """The least senior seated resident of the lowest class below the request's; one in flight
         ends its step and has no seat after that."""
-        seated = [
-            s
-            for s in self._world.residents.values()
-            if s.seated and s.rank > sequence.rank and not s.promoted and s not in self.entered
-        ]
-        return max(seated, key=lambda s: s.seniority, default=None)
+        lower = (r for r in reversed(ServiceClass) if r > sequence.rank)
+        juniors = (s for r in lower for s in reversed(self._world.by_seniority(r)))
+        may_go = (s for s in juniors if s.seated and not s.promoted and s not in self.entered)
+        return next(may_go, None)
 
     # --- victims -----------------------------------------------------------------------------
 
     def _displaceable(self, above: ServiceClass) -> list[Sequence]:
         """Residents of lower classes that may be displaced."""
+        if not self._world.roster.below(above):
+            return []
         return [
             s
             for s in self._world.residents.values()
@@ -262,6 +295,8 @@ class Residency:
     def _want(self, sequence: Sequence, shortage: int) -> None:
         """Mark lower-class residents in flight on another lane that would be displaced now: they
         are not planned again, so that the next plan here can take them."""
+        if self.lane is Lane.UNIFIED or not self._world.roster.below(sequence.rank):
+            return
         lower = [
             s
             for s in self._world.residents.values()
@@ -272,7 +307,7 @@ class Residency:
         costs = {s: c.seconds for s, c in self._costs(lower).items()}
         for victim in choose(costs, shortage, self._world.device) or []:
             if victim.in_flight:
-                victim.wanted_by = self.lane
+                self._world.roster.want(victim, self.lane)
 
     def spare_blocks(self, above: ServiceClass) -> int:
         """Blocks that displacing all lower classes would free."""
@@ -287,14 +322,19 @@ class Residency:
         host_free = world.host.available(self.lane)
         return {s: preemption_cost(s, world.device, rates, model, host_free) for s in candidates}
 
+    def _changed(self) -> None:
+        """Blocks changed hands: what was worked out from who holds them is out of date."""
+        self._spare.clear()
+        self._forecasts.clear()
+
     def preempt(self, sequence: Sequence, wanted_by: Sequence) -> None:
         """Swap or recompute, by cost as it is now (the host pool may have filled meanwhile)."""
         cost, blocks = self._costs([sequence])[sequence], len(sequence.blocks)
         evicted = Evicted(sequence.id, wanted_by.id, cost.kind, cost.seconds, blocks)
         self.notes.evicted.append(evicted)
         copies = self._world.preempt(sequence, cost.kind, self.lane)
-        self.preempted.add(sequence)
-        self._spare.clear()
+        self.preempted[sequence] = None
+        self._changed()
         if cost.kind is PreemptKind.SWAP:
             self.swap_out += copies
             self.moved.append(sequence)

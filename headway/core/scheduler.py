@@ -1,20 +1,20 @@
 """The scheduler: every iteration, which sequences hold blocks, and which of them compute."""
 
-from collections import Counter
 from collections.abc import Mapping, Set
 from heapq import heappush
+from math import ceil
 
 from headway.core.admission import admission_for, rank_of
 from headway.core.blocks import root_digest
 from headway.core.budget import FloorCredit
 from headway.core.config import SchedulerConfig
+from headway.core.headroom import Forecast
 from headway.core.lanes import LaneChooser, Lanes
 from headway.core.outcome import apply_failure, apply_result
 from headway.core.picture import Picture, take_picture
 from headway.core.plan import Capacity, Open, StepFailure, StepPlan, StepResult
 from headway.core.record import Records
 from headway.core.request import (
-    ClassCounts,
     Committed,
     Request,
     Snapshot,
@@ -23,10 +23,13 @@ from headway.core.request import (
 from headway.core.residency import Residency
 from headway.core.sequence import Sequence, blocks_for
 from headway.core.stepping import Stepping
-from headway.core.types import Lane, RequestId, ServiceClass, State
+from headway.core.tally import count_classes
+from headway.core.types import Lane, RequestId, ServiceClass
 from headway.core.under_way import UnderWay
 from headway.core.world import Log, World
 from headway.errors import ConfigError, NeverFitsError
+
+_HEADROOM_STEPS = 16
 
 
 class Scheduler:
@@ -53,7 +56,7 @@ class Scheduler:
         self.records = Records(config.records)
         self._under_way: dict[Lane, UnderWay] = {}
         self._arrivals = 0
-        self._headroom_blocks = 0
+        self._headroom_blocks = self._headroom_due = 0
         self._gap = 0.0
 
     def add(self, request: Request) -> None:
@@ -93,8 +96,7 @@ class Scheduler:
     @property
     def max_prompt_tokens(self) -> int:
         """Longest prompt that is accepted."""
-        capacity = self._world.capacity
-        return min(capacity.kv_blocks * capacity.block_size, capacity.max_model_len) - 1
+        return self._world.longest - 1
 
     def abort(self, request: RequestId) -> None:
         """End a request at the next plan or commit; unknown or finished ids are ignored."""
@@ -140,7 +142,6 @@ class Scheduler:
         stepping.floor()
         stepping.unstick()
         self._gap = admission.gap
-        self._headroom_blocks = residency.headroom_blocks(ServiceClass.BATCH)
         if world.config.records:
             self.records.add(stepping.record())
         self._under_way[lane] = UnderWay.of(world, residency, stepping, now)
@@ -160,7 +161,7 @@ class Scheduler:
         if under_way is None or plan.step != under_way.step:
             raise RuntimeError(f"plan {plan.step} is not under way")
         world.device.settle(plan.lane)
-        for sequence in (*under_way.touched, *(world.live[c.request] for c in plan.chunks)):
+        for sequence in (*under_way.touched, *under_way.computing):
             sequence.in_flight = False
         if isinstance(outcome, StepFailure):
             apply_failure(world, plan, under_way, outcome)
@@ -177,25 +178,12 @@ class Scheduler:
     def snapshot(self) -> Snapshot:
         """An immutable picture of the state now."""
         world = self._world
-        counts = {c: Counter[str]() for c in ServiceClass}
-        for sequence in world.residents.values():
-            place = "running" if sequence.in_last_step else "paused"
-            counts[sequence.service_class][place] += 1
-        for queue in world.queues.values():
-            for sequence in queue.resumed():
-                place = "swapped" if sequence.state is State.SWAPPED else "waiting"
-                counts[sequence.service_class][place] += 1
-            for service_class, waiting in queue.fresh_by_class().items():
-                counts[service_class]["waiting"] += waiting
-        for children in world.held.values():
-            for child in children:
-                counts[child.service_class]["waiting"] += 1
         return Snapshot(
             step=world.step,
             device=world.device.counts(),
             host=world.host.counts(),
-            classes={c: ClassCounts(**n) for c, n in counts.items()},
-            headroom_blocks=self._headroom_blocks,
+            classes=count_classes(world),
+            headroom_blocks=self._headroom(),
             selection_gap=self._gap,
             promoted=len(world.promoted),
             throughput=world.meter.read(),
@@ -207,12 +195,23 @@ class Scheduler:
         """Every block and sequence as it is now: a snapshot in detail, and slower to take."""
         return take_picture(self._world, self.records.latest())
 
+    def _headroom(self) -> int:
+        """Looked at anew every so many steps: it changes slowly, and takes as long as a plan."""
+        world = self._world
+        if world.step >= self._headroom_due or not world.residents:
+            self._headroom_due = world.step + _HEADROOM_STEPS
+            everyone = Forecast(
+                world.residents.values(), world.measured.lengths, world.capacity.block_size
+            )
+            share = world.measured.caution.share
+            self._headroom_blocks = ceil(everyone.headroom_blocks() * share)
+        return self._headroom_blocks
+
     def _as_plan(self, lane: Lane, residency: Residency, stepping: Stepping) -> StepPlan:
         world = self._world
         chunks = stepping.chunks()
         opens = []
-        for chunk in chunks:
-            sequence = world.live[chunk.request]
+        for sequence in stepping.computing:
             if not sequence.opened:
                 sequence.opened = True
                 request = sequence.request

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from headway.core.request import Request
+from headway.core.request import Limits, Request
 from headway.core.types import BlockId, Lane, RequestId, ServiceClass, State
 
 
@@ -35,6 +35,7 @@ class Sequence:
     rank: the class it is scheduled as: its own, or one for all where the policy ignores classes.
     number: order of arrival. admission_step: step of the first admission, -1 before; kept through
     preemption, so that a resumed sequence is as senior as it was.
+    decoding: whether its next chunk is a decode row. `has_computed` and `sampled` keep it true.
     computed_high: most tokens ever computed; tokens computed below it are recomputed ones.
     protected_until: once resumed, growth of its own class may not take it while computed < this.
     digests: prefix digests of its full blocks, as far as they were asked for.
@@ -42,6 +43,7 @@ class Sequence:
     in_flight: a submitted plan computes it or copies its KV; it is left alone until the commit.
     wanted_by: a lane whose plan would have displaced it, had it not been in flight (leaving).
     hashed: leading blocks already offered to the prefix index.
+    most_tokens: of prompt and answer, as the request limits them.
     """
 
     request: Request
@@ -52,6 +54,7 @@ class Sequence:
     rank: ServiceClass
     state: State = State.WAITING
     computed: int = 0
+    decoding: bool = False
     computed_high: int = 0
     cached: int = 0
     recomputed: int = 0
@@ -71,38 +74,39 @@ class Sequence:
     preemptions: int = 0
     protected_until: int = 0
     progress_s: float = 0.0
-    in_last_step: bool = False
+    id: RequestId = field(init=False)
+    service_class: ServiceClass = field(init=False)
+    limits: Limits = field(init=False)
+    prompt_tokens: int = field(init=False)
+    most_tokens: int = field(init=False)
 
-    @property
-    def id(self) -> RequestId:
-        """The request's id."""
-        return self.request.id
-
-    @property
-    def service_class(self) -> ServiceClass:
-        """The request's class."""
-        return self.request.service_class
-
-    @property
-    def prompt_tokens(self) -> int:
-        """Length of the prompt in tokens."""
-        return len(self.request.prompt)
+    def __post_init__(self) -> None:
+        """What every step asks for is taken out of the request once."""
+        self.id = self.request.id
+        self.service_class = self.request.service_class
+        self.limits = self.request.limits
+        self.prompt_tokens = len(self.request.prompt)
+        self.most_tokens = self.prompt_tokens + self.limits.max_tokens
 
     @property
     def generated(self) -> int:
         """Tokens generated so far."""
-        return len(self.tokens) - len(self.request.prompt)
+        return len(self.tokens) - self.prompt_tokens
 
     @property
     def pending(self) -> int:
         """Tokens whose KV is still to be computed; 1 while decoding."""
         return len(self.tokens) - self.computed
 
-    @property
-    def decoding(self) -> bool:
-        """Whether its next chunk is a decode row."""
-        computed = self.computed
-        return computed == len(self.tokens) - 1 and computed >= len(self.request.prompt)
+    def has_computed(self, tokens: int) -> None:
+        """So many of its tokens have their KV in the cache now."""
+        self.computed = tokens
+        self.decoding = tokens == len(self.tokens) - 1 and tokens >= self.prompt_tokens
+
+    def sampled(self, token: int) -> None:
+        """All its tokens were computed, and gave the next one."""
+        self.tokens.append(token)
+        self.decoding = True
 
     def works_on(self, lane: Lane) -> bool:
         """Whether its next work is the lane's: decode rows on one, all else on the other."""

@@ -1,7 +1,11 @@
 """How long a step takes, and how fast copies and prefill are: small models fitted online."""
 
+from bisect import bisect_left
 from collections import deque
+from collections.abc import Sequence as Seq
 from dataclasses import dataclass
+from itertools import accumulate
+from math import inf
 
 _SCALES = (1.0, 0.01, 0.00002, 0.1, 0.0002)
 """Typical size of 1 / feature, so that all of them weigh alike."""
@@ -30,15 +34,19 @@ class StepLoad:
     decode_rows: int = 0
     decode_context: int = 0
 
+    def with_rows(self, rows: int, context: int) -> "StepLoad":
+        """The load with so many more decode rows, of `context` cached tokens together."""
+        return StepLoad(
+            self.prefill_tokens,
+            self.prefill_context,
+            self.decode_rows + rows,
+            self.decode_context + context,
+        )
+
     def plus(self, tokens: int, context: int, decoding: bool) -> "StepLoad":
         """The load with one more chunk of `tokens` at `context` cached tokens."""
         if decoding:
-            return StepLoad(
-                self.prefill_tokens,
-                self.prefill_context,
-                self.decode_rows + 1,
-                self.decode_context + context,
-            )
+            return self.with_rows(1, context)
         return StepLoad(
             self.prefill_tokens + tokens,
             self.prefill_context + tokens * context + tokens * tokens // 2,
@@ -73,10 +81,25 @@ class StepModel:
 
     def predict(self, load: StepLoad) -> float:
         """Seconds a step of this load takes."""
-        decode_s = self._decode_seconds(_features(load))
+        row = _features(load)
+        decode_s = self._decode_seconds(row)
         if not load.prefill_tokens:
             return decode_s
-        return max(decode_s, self._prefill.predict(_features(load)))
+        return max(decode_s, self._prefill.predict(row))
+
+    def rows_room(self, load: StepLoad, contexts: Seq[int], limit_s: float) -> int:
+        """How many decode rows at so many cached tokens each, in this order, can join `load` within
+        `limit_s`. No row makes a step shorter, so the last that fits is found by halves."""
+        if limit_s == inf:
+            return len(contexts)
+        sums = list(accumulate(contexts))
+
+        def too_long(i: int) -> bool:
+            return self.predict(load.with_rows(i + 1, sums[i])) > limit_s
+
+        if not sums or not too_long(len(sums) - 1):
+            return len(sums)
+        return bisect_left(range(len(sums)), True, key=too_long)
 
     def prefill_room(self, load: StepLoad, context: int, limit_s: float) -> int:
         """Most prefill tokens at `context` that can join `load` within `limit_s`; 0 if none."""
@@ -118,8 +141,8 @@ class StepModel:
         none is better than the prior."""
         return self._decode if self._decode.seen or not self._prefill.seen else self._prefill
 
-    def _decode_seconds(self, row: tuple[float, ...]) -> float:
-        return self._without_prefill.predict((1.0, 0.0, 0.0, *row[3:]))
+    def _decode_seconds(self, row: "_Row") -> float:
+        return self._without_prefill.predict((1.0, 0.0, 0.0, row[3], row[4]))
 
 
 class _Plane:
@@ -138,9 +161,10 @@ class _Plane:
         self._target = [0.0] * _FEATURES
         self._usual_error = 1.0
 
-    def predict(self, row: tuple[float, ...]) -> float:
+    def predict(self, row: "_Row") -> float:
         """Seconds for a row of scaled features."""
-        return sum(w * x for w, x in zip(self._weights, row, strict=True))
+        a, b, c, d, e = self._weights
+        return a * row[0] + b * row[1] + c * row[2] + d * row[3] + e * row[4]
 
     def scaled(self, factor: float) -> "_Plane":
         """One that has seen nothing and predicts `factor` times as much."""
@@ -152,7 +176,7 @@ class _Plane:
         """Seconds for one unit of a feature."""
         return self._weights[feature] * _SCALES[feature]
 
-    def observe(self, row: tuple[float, ...], seconds: float) -> None:
+    def observe(self, row: "_Row", seconds: float) -> None:
         """Learn from one step."""
         self.seen = True
         believed_s = self._clipped(self.predict(row), seconds)
@@ -175,16 +199,21 @@ class _Plane:
 
     def _solve(self) -> None:
         """Improve the weights on the normal equations, held near where they were."""
-        weights, last = list(self._weights), self._weights
+        w, last = list(self._weights), self._weights
         for _ in range(_SWEEPS):
             for i, line in enumerate(self._normal):
-                products = sum(a * w for a, w in zip(line, weights, strict=True))
-                wanted = self._target[i] - products + line[i] * weights[i] + _ANCHOR * last[i]
-                weights[i] = max(wanted / (line[i] + _ANCHOR), 0.0)
-        self._weights = weights
+                a, b, c, d, e = line
+                products = a * w[0] + b * w[1] + c * w[2] + d * w[3] + e * w[4]
+                wanted = self._target[i] - products + line[i] * w[i] + _ANCHOR * last[i]
+                w[i] = max(wanted / (line[i] + _ANCHOR), 0.0)
+        self._weights = w
 
 
-def _features(load: StepLoad) -> tuple[float, ...]:
+_Row = tuple[float, float, float, float, float]
+"""Scaled features of a load."""
+
+
+def _features(load: StepLoad) -> _Row:
     return (
         1.0,
         load.prefill_tokens * _SCALES[1],

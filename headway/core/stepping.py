@@ -3,16 +3,40 @@
 Order: class by class, decode rows before prefill chunks. A resident left out is paused.
 """
 
-from collections.abc import Set
+from collections.abc import Iterable, Set
+from itertools import chain
+from operator import attrgetter
 
 from headway.core.budget import FloorCredit, StepBudget
 from headway.core.plan import Chunk
-from headway.core.record import Computed, StepRecord
+from headway.core.record import Draft, StepRecord
 from headway.core.residency import Residency
 from headway.core.sequence import Sequence
 from headway.core.step_model import StepLoad
 from headway.core.types import Lane, RequestId, ServiceClass
 from headway.core.world import World
+
+
+class _Ready:
+    """Residents of a rank that a plan of the lane may compute, most senior first.
+
+    rows: whose next chunk is a decode row. prompts: the others. seated: both.
+    version: the roster's when they were looked for. rows_tried: whether the rows were looked at.
+    """
+
+    __slots__ = ("prompts", "rows", "rows_tried", "seated", "version")
+
+    def __init__(self, members: Iterable[Sequence], lane: Lane, version: int) -> None:
+        seated = [s for s in members if s.seated and not s.in_flight and s.wanted_by is None]
+        rows = [s for s in seated if s.decoding]
+        prompts = [s for s in seated if not s.decoding] if len(rows) < len(seated) else []
+        if lane is Lane.DECODE:
+            seated, prompts = rows, []
+        elif lane is Lane.PREFILL:
+            seated, rows = prompts, []
+        self.seated, self.rows, self.prompts = seated, rows, prompts
+        self.version = version
+        self.rows_tried = False
 
 
 class Stepping:
@@ -33,7 +57,8 @@ class Stepping:
         self._credit = credit
         self._realtime_first = False
         self._chunks: dict[Sequence, int] = {}
-        self._tried_rows: set[Sequence] = set()
+        self._ready: dict[ServiceClass, _Ready] = {}
+        self._tried_rows: dict[ServiceClass, set[Sequence]] = {}
         self._granted_block = False
         self._lane = residency.lane
         self._model = world.step_model(self._lane)
@@ -41,12 +66,9 @@ class Stepping:
         self._budget = StepBudget(self._model, world.capacity.max_step_tokens, self.limit_s)
 
     @property
-    def load(self) -> StepLoad:
-        """What the step computes."""
-        load = StepLoad()
-        for sequence, tokens in self._chunks.items():
-            load = load.plus(tokens, sequence.computed, sequence.decoding)
-        return load
+    def computing(self) -> Iterable[Sequence]:
+        """Who computes, in the order of the chunks."""
+        return self._chunks
 
     @property
     def tokens(self) -> int:
@@ -57,35 +79,44 @@ class Stepping:
     def lower_tokens(self) -> int:
         """Tokens of the classes below realtime in the step."""
         realtime = ServiceClass.REALTIME
-        return sum(n for s, n in self._chunks.items() if s.rank is not realtime)
+        return sum([n for s, n in self._chunks.items() if s.rank is not realtime])
 
     def decode_rows(self, rank: ServiceClass) -> None:
         """Add the class's decode rows, each tried once a plan: all of realtime's, of the others
         those that fit, the ones left out longest first."""
-        rows = [s for s in self._ready(rank) if s.decoding and s not in self._tried_rows]
+        ready = self._of(rank)
         realtime = rank is ServiceClass.REALTIME
-        if self._realtime_first and not realtime:
+        if ready.rows_tried or (self._realtime_first and not realtime):
             return
-        chosen = []
-        for sequence in sorted(rows, key=lambda s: (s.last_step, s.seniority)):
-            if not realtime and not self._budget.fits_row(sequence.computed):
-                break
-            self._budget.take(1, sequence.computed, decoding=True)
-            chosen.append(sequence)
-        self._tried_rows.update(chosen)
-        for sequence in sorted(chosen, key=lambda s: s.seniority):
-            self._add(sequence, 1)
+        ready.rows_tried = True
+        tried = self._tried_rows.setdefault(rank, set())
+        rows = self._able(ready.rows)
+        if tried:
+            rows = [s for s in rows if s not in tried]
+        order = sorted(rows, key=_last_step)  # in order of seniority already, and so it stays
+        contexts = [s.computed for s in order]
+        count = len(order) if realtime else self._budget.rows_room(contexts)
+        self._budget.take_rows(contexts[:count])
+        tried.update(order[:count])
+        chosen = rows
+        if count < len(rows):
+            picked = set(order[:count])
+            chosen = [s for s in rows if s in picked]
+        size, chunks = self._world.capacity.block_size, self._chunks
+        for sequence in chosen:
+            if sequence.computed < len(sequence.blocks) * size:
+                chunks[sequence] = 1
+            else:
+                self._add(sequence, 1)
 
     def prefill(self, rank: ServiceClass) -> None:
         """Add prefill chunks of the class, most senior first, as long as they fit. The first one of
         the highest class present gets a block whatever the limit."""
         if self._realtime_first and rank is not ServiceClass.REALTIME:
             return
-        size = self._world.capacity.block_size
-        kept = self._floor_tokens() if rank is ServiceClass.REALTIME else 0
-        for sequence in self._ready(rank):
-            if sequence.decoding or sequence.pending == 0 or sequence in self._chunks:
-                continue
+        size, prompts = self._world.capacity.block_size, self._able(self._of(rank).prompts)
+        kept = self._floor_tokens() if prompts and rank is ServiceClass.REALTIME else 0
+        for sequence in prompts:
             room = self._budget.chunk_room(sequence.computed)
             room = min(room, self._budget.tokens_left - kept)
             if not self._granted_block and not self._chunks_above(rank):
@@ -108,16 +139,18 @@ class Stepping:
         if self._lane is Lane.DECODE:
             return
         waiting = len(self._world.queues[realtime]) > 0
-        prefilling = any(not s.decoding for s in self._seated(realtime))
+        prefilling = bool(self._of(realtime).prompts)
         self._realtime_first = prefilling or (waiting and bool(self._chunks))
 
     def floor(self) -> None:
         """Spend the floor credit on lower-class residents left out: promoted first, then those
         left out longest."""
-        spent = self.lower_tokens
         size = self._world.capacity.block_size
-        lower = [s for s in self._lower() if s not in self._chunks]
-        for sequence in sorted(lower, key=lambda s: (not s.promoted, s.last_step, s.seniority)):
+        lower = [s for s in self._lower() if s not in self._chunks and s.pending]
+        if not lower:
+            return
+        spent = self.lower_tokens
+        for sequence in sorted(lower, key=lambda s: (not s.promoted, s.last_step)):
             tokens = min(size, sequence.pending)
             if tokens > self._budget.tokens_left:
                 continue
@@ -127,22 +160,28 @@ class Stepping:
                 self._budget.take(tokens, sequence.computed, sequence.decoding)
                 spent += tokens
 
-    def _lower(self) -> list[Sequence]:
-        """Residents of the classes below realtime that could compute."""
+    def _lower(self) -> Iterable[Sequence]:
+        """Residents of the classes below realtime that could compute, most senior first."""
         classes = (ServiceClass.STANDARD, ServiceClass.BATCH)
-        return [s for c in classes for s in self._ready(c) if s.pending]
+        return chain.from_iterable(self._able(self._of(c).seated) for c in classes)
 
     def _floor_tokens(self) -> int:
         """Tokens that realtime's prefill leaves for what the floor credit will buy."""
-        size = self._world.capacity.block_size
-        wanted = sum(min(size, s.pending) for s in self._lower())
-        return min(wanted, self._credit.tokens(self._world.capacity.max_step_tokens))
+        size, wanted = self._world.capacity.block_size, 0
+        most = self._credit.tokens(self._world.capacity.max_step_tokens)
+        for sequence in self._lower():
+            if wanted >= most:
+                break
+            wanted += min(size, sequence.pending)
+        return min(wanted, most)
 
     def unstick(self) -> None:
         """If nobody computes on any lane, make the most senior resident do: every step makes
         progress."""
+        if self._chunks:
+            return
         residents = list(self._world.residents.values())
-        if self._chunks or any(s.in_flight for s in residents):
+        if any(s.in_flight for s in residents):
             return
         seated = [s for s in residents if s.seated and s.id not in self._unready]
         for sequence in sorted(seated, key=lambda s: s.seniority)[:1]:
@@ -152,34 +191,36 @@ class Stepping:
             if self._residency.grow_at_any_cost(sequence, sequence.computed + tokens):
                 self._chunks[sequence] = tokens
 
+    @property
+    def load(self) -> StepLoad:
+        """What the step computes."""
+        contexts = [s.computed for s in self._chunks if s.decoding]
+        load = StepLoad(0, 0, len(contexts), sum(contexts))
+        if len(contexts) < len(self._chunks):
+            for sequence, tokens in self._chunks.items():
+                if not sequence.decoding:
+                    load = load.plus(tokens, sequence.computed, decoding=False)
+        return load
+
     def chunks(self) -> tuple[Chunk, ...]:
-        """The plan's chunks; marks who computes and who is paused."""
+        """The plan's chunks; marks who computes."""
         step = self._world.step
-        for sequence in self._world.residents.values():
-            if not sequence.in_flight and sequence.works_on(self._lane):
-                sequence.in_last_step = sequence in self._chunks
+        self._world.planned[self._lane] = step
         for sequence in (*self._residency.moved, *self._residency.entered):
             sequence.in_flight = True
         chunks = []
-        for sequence, tokens in self._chunks.items():
+        for sequence, count in self._chunks.items():
             sequence.in_flight = True
             sequence.last_step = step
-            start, end = sequence.computed, sequence.computed + tokens
-            chunks.append(
-                Chunk(
-                    request=sequence.id,
-                    tokens=tuple(sequence.tokens[start:end]),
-                    start=start,
-                    blocks=sequence.blocks,
-                    num_blocks=len(sequence.blocks),
-                    sample=end == len(sequence.tokens),
-                )
-            )
+            start, blocks = sequence.computed, sequence.blocks
+            new = tuple(sequence.tokens[start : start + count])
+            last = start + count == len(sequence.tokens)
+            chunks.append(Chunk(sequence.id, new, start, blocks, len(blocks), last))
         return tuple(chunks)
 
-    def record(self) -> StepRecord:
+    def record(self) -> Draft:
         """The plan for people. Call it before `chunks`, which marks requests as in flight."""
-        world, residency, load = self._world, self._residency, self.load
+        world, residency, notes = self._world, self._residency, self._residency.notes
         left = [
             s
             for s in world.residents.values()
@@ -191,40 +232,45 @@ class Stepping:
         usual = "the step was full" if self.limit_s == float("inf") else "the step's time limit"
         if self._realtime_first:
             usual = "realtime waits or prefills"
-        return StepRecord(
-            step=world.step,
-            lane=self._lane,
-            limit_s=self.limit_s,
-            predicted_s=self._model.predict(load),
-            computed=tuple(Computed(s.id, n, s.decoding) for s, n in self._chunks.items()),
-            entered=tuple(s.id for s in residency.entered),
-            evicted=tuple(residency.notes.evicted),
-            passed_over=residency.notes.passed_over(residency.entered),
-            paused=residency.notes.left_out(left, usual),
+        return Draft(
+            StepRecord(
+                step=world.step,
+                lane=self._lane,
+                limit_s=self.limit_s,
+                predicted_s=self._model.predict(self.load),
+                entered=tuple(s.id for s in residency.entered),
+                evicted=tuple(notes.evicted),
+                passed_over=notes.passed_over(residency.entered),
+                paused=notes.left_out(left, usual),
+            ),
+            tuple([(s.id, n, s.decoding) for s, n in self._chunks.items()]),
         )
 
     def _add(self, sequence: Sequence, tokens: int) -> bool:
         """Add a chunk if the resident can have the blocks; drops those it displaced."""
-        if sequence in self._residency.preempted:
+        preempted = self._residency.preempted
+        if sequence in preempted:
             return False
         if not self._residency.grow(sequence, sequence.computed + tokens):
             return False
         self._chunks[sequence] = tokens
-        for victim in self._residency.preempted & self._chunks.keys():
-            del self._chunks[victim]
+        for victim in preempted:
+            self._chunks.pop(victim, None)
         return True
 
-    def _seated(self, rank: ServiceClass) -> list[Sequence]:
-        """Residents of the rank that this plan may compute, most senior first."""
-        return [
-            s
-            for s in self._world.by_seniority(rank)
-            if s.seated and not s.in_flight and s.wanted_by is None and s.works_on(self._lane)
-        ]
+    def _of(self, rank: ServiceClass) -> "_Ready":
+        """Residents of the rank that this plan may compute; looked for anew where they changed."""
+        version = self._world.roster.version(rank)
+        ready = self._ready.get(rank)
+        if ready is None or ready.version != version:
+            ready = self._ready[rank] = _Ready(self._world.by_seniority(rank), self._lane, version)
+        return ready
 
-    def _ready(self, rank: ServiceClass) -> list[Sequence]:
+    def _able(self, members: list[Sequence]) -> list[Sequence]:
         """Those of them that can compute in this step."""
-        return [s for s in self._seated(rank) if s.id not in self._unready]
+        if not self._unready:
+            return members
+        return [s for s in members if s.id not in self._unready]
 
     def _chunks_above(self, rank: ServiceClass) -> bool:
         """Whether a higher class than this one computes in the step."""
@@ -234,10 +280,13 @@ class Stepping:
         """Longest the step may take: the ITL target while realtime decodes, a share of the TTFT
         target while realtime was seen lately, else no limit."""
         world, targets = self._world, self._world.config.targets
-        rows = [s for s in self._seated(ServiceClass.REALTIME) if s.decoding]
+        rows = self._of(ServiceClass.REALTIME).rows
         if now - world.realtime_seen_s > world.config.realtime_memory_s:
             return float("inf")
         load = StepLoad(0, 0, max(len(rows), 1), sum(s.computed for s in rows))
         realtime_step_s = self._model.predict(load)
         limit_s = targets.max_step(realtime_step_s)
         return min(limit_s, targets.itl(realtime_step_s)) if rows else limit_s
+
+
+_last_step = attrgetter("last_step")

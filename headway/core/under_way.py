@@ -7,7 +7,7 @@ from headway.core.residency import Residency
 from headway.core.sequence import Sequence
 from headway.core.step_model import StepLoad
 from headway.core.stepping import Stepping
-from headway.core.types import Lane, ServiceClass, State
+from headway.core.types import Lane, ServiceClass
 from headway.core.world import World
 
 
@@ -15,7 +15,8 @@ from headway.core.world import World
 class UnderWay:
     """A plan between `plan` and `commit`.
 
-    copied: requests whose KV the plan copies. touched: these, and those it admitted.
+    computing: requests of its chunks, in their order. copied: requests whose KV it copies.
+    touched: these, and those it admitted.
     lower_wanted: whether a resident of the lower classes had tokens to compute (the floor property
     counts such steps).
     """
@@ -25,6 +26,7 @@ class UnderWay:
     tokens: int
     lower_tokens: int
     lower_wanted: bool
+    computing: tuple[Sequence, ...]
     copied: tuple[Sequence, ...]
     touched: tuple[Sequence, ...]
     room: StepRoom
@@ -33,17 +35,14 @@ class UnderWay:
     @classmethod
     def of(cls, world: World, residency: Residency, stepping: Stepping, now: float) -> "UnderWay":
         """From the short-lived objects that made the plan."""
-        wanted = any(
-            s.rank is not ServiceClass.REALTIME and s.state is State.RUNNING
-            for s in world.residents.values()
-        )
-        load = stepping.load
+        load, tokens = stepping.load, stepping.tokens
         return cls(
             step=world.step,
             load=load,
-            tokens=stepping.tokens,
+            tokens=tokens,
             lower_tokens=stepping.lower_tokens,
-            lower_wanted=wanted,
+            lower_wanted=world.roster.below(ServiceClass.REALTIME),
+            computing=tuple(stepping.computing),
             copied=tuple(residency.moved),
             touched=(*residency.moved, *residency.entered),
             room=_room(world, residency.lane, load.decode_rows),
@@ -55,5 +54,4 @@ def _room(world: World, lane: Lane, rows: int) -> StepRoom:
     """The prefill lane decodes nothing; its steps say nothing of decode throughput."""
     if lane is Lane.PREFILL:
         return StepRoom(0, 0.0)
-    residents, sharing = world.residents.values(), world.device.shared > 0
-    return step_room(world.capacity, residents, rows, sharing)
+    return step_room(world.capacity, world.residents.values(), rows, world.device)

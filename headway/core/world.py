@@ -4,7 +4,7 @@
 planning decides, these apply.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from heapq import heappop
 from types import MappingProxyType
 
@@ -16,6 +16,7 @@ from headway.core.lane_models import StepModels
 from headway.core.plan import BlockCopy, Capacity
 from headway.core.queues import ClassQueue
 from headway.core.request import Admitted, Emitted, Finished, Preempted, Usage
+from headway.core.roster import Roster
 from headway.core.sequence import Sequence, blocks_for, protected_until
 from headway.core.states import move
 from headway.core.step_model import RunningMean, StepModel
@@ -63,17 +64,21 @@ class Measured:
 
 
 class World:
-    """Live requests, the two block pools, the queues, and what was measured."""
+    """Live requests, the two block pools, the queues, and what was measured.
+
+    longest: tokens that a sequence may have, prompt and answer.
+    planned: the last step planned on each lane.
+    """
 
     def __init__(self, capacity: Capacity, config: SchedulerConfig) -> None:
         """Empty pools and queues."""
         self.capacity = capacity
+        self.longest = min(capacity.max_model_len, capacity.kv_blocks * capacity.block_size)
         self.config = config
         self.device = BlockPool(capacity.kv_blocks)
         self.host = BlockPool(capacity.host_blocks)
         self.live: dict[RequestId, Sequence] = {}
-        self.residents: dict[RequestId, Sequence] = {}
-        self._ranked: dict[ServiceClass, tuple[Sequence, ...]] = {}
+        self.roster = Roster()
         self.queues = {c: ClassQueue() for c in ServiceClass}
         self.held: dict[RequestId, list[Sequence]] = {}
         self.promoted: list[Sequence] = []
@@ -85,35 +90,41 @@ class World:
         self.meter = BoundMeter(capacity)
         self.log = Log()
         self.step = 0
+        self.planned: dict[Lane, int] = {}
         self.realtime_seen_s = float("-inf")
 
     @property
     def seats_free(self) -> int:
         """Seats nobody holds."""
-        return self.capacity.max_seqs - sum(1 for s in self.residents.values() if s.seated)
+        return self.capacity.max_seqs - self.roster.seats_taken
+
+    @property
+    def residents(self) -> Mapping[RequestId, Sequence]:
+        """Running requests, in the order they entered."""
+        return self.roster.members
+
+    @property
+    def latest_steps(self) -> Set[int]:
+        """The last steps of the lanes there are: a resident runs if it is in one, else pauses."""
+        return {self.planned.get(lane, -2) for lane in self.arrangement.lanes}
 
     def step_model(self, lane: Lane) -> StepModel:
         """The model of a lane's steps in the present arrangement."""
         return self.measured.steps.of(lane, self.arrangement.units(lane))
 
     def by_seniority(self, rank: ServiceClass) -> tuple[Sequence, ...]:
-        """Residents of a rank, most senior first. Sorted once for each change of who they are."""
-        if not self._ranked:
-            everyone = sorted(self.residents.values(), key=lambda s: s.seniority)
-            self._ranked = {r: tuple(s for s in everyone if s.rank is r) for r in ServiceClass}
-        return self._ranked[rank]
+        """Residents of a rank, most senior first."""
+        return self.roster.of(rank)
 
     @property
     def realtime_about(self) -> bool:
         """Whether a realtime request is alive."""
         realtime = ServiceClass.REALTIME
-        running = any(s.rank is realtime for s in self.residents.values())
-        return running or len(self.queues[realtime]) > 0
+        return bool(self.roster.of(realtime)) or len(self.queues[realtime]) > 0
 
     def promote(self, sequence: Sequence) -> None:
         """Let a request into the reserve, until it ends."""
-        sequence.promoted = True
-        self._ranked = {}
+        self.roster.promote(sequence)
         self.promoted.append(sequence)
 
     def queue(self, sequence: Sequence) -> None:
@@ -130,8 +141,7 @@ class World:
         and max_tokens may need."""
         size, most = self.capacity.block_size, self.capacity.kv_blocks
         if self.config.policy == "static":
-            limit = sequence.prompt_tokens + sequence.request.limits.max_tokens
-            return min(blocks_for(limit, size), most)
+            return min(blocks_for(sequence.most_tokens, size), most)
         if sequence.resuming:
             return min(blocks_for(len(sequence.tokens), size) + 1, most)
         return blocks_for(len(sequence.tokens) + 1, size)
@@ -144,6 +154,16 @@ class World:
         hits = self._prefix_hits(sequence)
         evictable = self.device.evictable(hits, lane, dropped)
         return self.total_blocks(sequence) - len(hits) + evictable
+
+    def may_need_at_most(self, sequence: Sequence, blocks: int) -> bool:
+        """False only if `demand` of a waiting request is more than so many blocks: then the prefix
+        cache would have to hold its first blocks up to some number, and lacks that one."""
+        missing = self.total_blocks(sequence) - blocks
+        if missing <= 0:
+            return True
+        if missing > (len(sequence.tokens) - 1) // self.capacity.block_size:
+            return False
+        return self.device.finds(self._digests(sequence, missing)[-1])
 
     def enter(self, sequence: Sequence, lane: Lane, now: float) -> list[BlockCopy]:
         """Give a waiting or swapped request its blocks and a seat; the copies that bring it back.
@@ -162,7 +182,7 @@ class World:
             for device, host in zip(sequence.blocks, sequence.host_blocks, strict=False)
         ]
         if not swapped:
-            sequence.computed = len(hits) * self.capacity.block_size
+            sequence.has_computed(len(hits) * self.capacity.block_size)
             sequence.hashed = len(hits)
         if resuming:
             sequence.protected_until = protected_until(
@@ -173,10 +193,8 @@ class World:
             sequence.cached = sequence.computed
             queued_s = now - sequence.request.arrival_s
             self.log.admitted.append(Admitted(sequence.id, queued_s, sequence.cached))
-        sequence.seated = True
         move(sequence, State.RUNNING)
-        self.residents[sequence.id] = sequence
-        self._ranked = {}
+        self.roster.add(sequence)
         return copies
 
     def preempt(self, sequence: Sequence, kind: PreemptKind, lane: Lane) -> list[BlockCopy]:
@@ -197,7 +215,8 @@ class World:
             move(sequence, State.WAITING)
         self._release_device(sequence, lane if copies else None)
         if kind is PreemptKind.RECOMPUTE:
-            sequence.computed = sequence.hashed = 0
+            sequence.has_computed(0)
+            sequence.hashed = 0
         self.queue(sequence)
         return copies
 
@@ -216,7 +235,8 @@ class World:
         else:
             move(sequence, State.WAITING)
         self.drop_host(sequence)
-        sequence.computed = sequence.hashed = 0
+        sequence.has_computed(0)
+        sequence.hashed = 0
 
     def end_due(self, now: float) -> None:
         """End aborted requests and those past their deadline. One that is in a step ends at its
@@ -273,8 +293,6 @@ class World:
         """Offer the full blocks a sequence has computed to the prefix index."""
         size = self.capacity.block_size
         full = sequence.computed // size
-        if full <= sequence.hashed:
-            return
         digests = self._digests(sequence, full)
         for i in range(sequence.hashed, full):
             tokens = sequence.tokens[i * size : (i + 1) * size]
@@ -287,9 +305,7 @@ class World:
         else:
             self.device.release_after_copy(sequence.blocks, copied_by)
         sequence.blocks = []
-        sequence.seated = False
-        del self.residents[sequence.id]
-        self._ranked = {}
+        self.roster.remove(sequence)
 
     def _prefix_hits(self, sequence: Sequence) -> list[BlockId]:
         """Cached leading blocks; never the block of the last token, which is always computed."""

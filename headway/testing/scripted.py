@@ -7,7 +7,7 @@ it must, so a block handed away too early, a wrong copy or a stale cell never pa
 import math
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from headway.core.plan import (
     Capacity,
@@ -266,7 +266,7 @@ class ScriptedHandle:
         self.fails = fails
         self.interrupted = False
         self.frozen_chunks = tuple(
-            replace(c, tokens=tuple(c.tokens), blocks=tuple(c.blocks[: c.num_blocks]))
+            c._replace(tokens=tuple(c.tokens), blocks=tuple(c.blocks[: c.num_blocks]))
             for c in plan.chunks
         )
         self._executor = executor

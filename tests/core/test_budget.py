@@ -24,17 +24,18 @@ def test_a_budget_holds_what_fits_into_tokens_and_time() -> None:
     budget.take(1, 100, decoding=True)
     assert budget.load == StepLoad(2, 2, 1, 100)
     assert budget.tokens_left == 5
-    assert budget.fits_row(0)
-    budget.take(1, 0, decoding=True)
-    assert not budget.fits_row(0), "the time is up"
+    assert budget.rows_room([0, 0]) == 1
+    budget.take_rows([0])
+    assert budget.load == StepLoad(2, 2, 2, 100)
+    assert budget.rows_room([0, 0]) == 0, "the time is up"
     assert budget.chunk_room(0) == 0
 
 
 def test_a_budget_without_tokens_takes_nothing_however_long_the_step() -> None:
     budget = StepBudget(StepModel(), max_tokens=2, limit_s=float("inf"))
-    assert budget.chunk_room(0) == 2
+    assert budget.chunk_room(0) == budget.rows_room([5] * 4) == 2
     budget.take(2, 0, decoding=False)
-    assert not budget.fits_row(0)
+    assert budget.rows_room([0, 0]) == 0
     assert budget.chunk_room(0) == 0
 
 

@@ -43,11 +43,29 @@ def too_many_seats(world: World, requests: dict[State, Sequence]) -> None:
 
 
 def no_resident(world: World, requests: dict[State, Sequence]) -> None:
-    del world.residents[requests[State.RUNNING].id]
+    world.roster.remove(requests[State.RUNNING])
+
+
+def out_of_order(world: World, requests: dict[State, Sequence]) -> None:
+    for i in (5, 6):
+        decoding(world, make_request(i, ServiceClass.STANDARD, 20)).admission_step = -i
+    world.capacity = make_capacity(max_seqs=8)
+
+
+def tokens_miscounted(world: World, requests: dict[State, Sequence]) -> None:
+    requests[State.RUNNING].most_tokens += 1
+
+
+def seat_miscounted(world: World, requests: dict[State, Sequence]) -> None:
+    requests[State.RUNNING].seated = False
+
+
+def neither_row_nor_prompt(world: World, requests: dict[State, Sequence]) -> None:
+    requests[State.RUNNING].decoding = False
 
 
 def computed_beyond_its_blocks(world: World, requests: dict[State, Sequence]) -> None:
-    requests[State.RUNNING].computed = 49
+    requests[State.RUNNING].has_computed(49)
 
 
 def more_blocks_than_there_are(world: World, requests: dict[State, Sequence]) -> None:
@@ -90,6 +108,10 @@ def leaked(world: World, requests: dict[State, Sequence]) -> None:
     ("damage", "message"),
     [
         (too_many_seats, "2 seats too many"),
+        (out_of_order, "standard residents are out of order"),
+        (tokens_miscounted, "batch residents' most tokens"),
+        (seat_miscounted, "seats are miscounted"),
+        (neither_row_nor_prompt, "request 2 .running. decodes, or not"),
         (no_resident, "residents are not exactly"),
         (computed_beyond_its_blocks, "request 2 .running. has computed more"),
         (more_blocks_than_there_are, "request 2 .running. holds more than the pool"),

@@ -23,7 +23,7 @@ def test_a_displacement_is_explained() -> None:
     simulation.step()
     record = scheduler.records.latest()
     assert record is not None
-    assert record is scheduler.records.find(record.step)
+    assert record == scheduler.records.find(record.step)
     assert record.entered == (9,)
     assert {e.wanted_by for e in record.evicted} == {9}
     assert all(e.kind is PreemptKind.SWAP and e.cost_s > 0 for e in record.evicted)
@@ -37,7 +37,7 @@ def test_the_reasons_of_those_who_pause() -> None:
     notes = Notes()
     world = world_of()
     members = [decoding(world, make_request(i, BATCH, 20)) for i in (1, 2, 3, 4)]
-    members[0].seated = False
+    world.roster.unseat(members[0])
     members[1].wanted_by = Lane.PREFILL
     notes.paused(members[2], "has no block")
     reasons = [(left.request, left.reason) for left in notes.left_out(members, "was full")]

@@ -85,7 +85,7 @@ def test_a_promoted_resident_gets_its_seat_back_as_soon_as_there_is_one() -> Non
     world = reserving(Reserve(guard_s=1.0), max_seqs=1)
     above = decoding(world, make_request(1, REALTIME, 20))
     batch = decoding(world, make_request(2, BATCH, 20))
-    batch.seated = False
+    world.roster.unseat(batch)
     assert promote_at(world, 50.0) == [2]
     assert not batch.seated
     world.leave(above, FinishReason.LENGTH)

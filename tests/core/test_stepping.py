@@ -5,6 +5,7 @@ from collections.abc import Set
 from headway.core.budget import FloorCredit, Targets
 from headway.core.config import SchedulerConfig
 from headway.core.residency import Residency
+from headway.core.sequence import Sequence
 from headway.core.stepping import Stepping
 from headway.core.types import Lane, RequestId, ServiceClass, State
 from headway.core.world import World
@@ -38,16 +39,21 @@ def under_targets(kv_blocks: int) -> World:
     return world
 
 
+def take_back_a_token(sequence: Sequence) -> None:
+    """One less, so that its next row needs no block."""
+    sequence.tokens.pop()
+    sequence.has_computed(len(sequence.tokens) - 1)
+
+
 def test_a_row_whose_growth_is_for_others_to_give_up_drops_them_from_the_step() -> None:
     """The junior got its row first; then its senior, seated late, needs a block."""
     world = world_of(kv_blocks=2)
     senior, junior = (decoding(world, make_request(i, BATCH, 15), 2) for i in (1, 2))
-    junior.tokens.pop()
-    junior.computed = 15
-    senior.seated = False
+    take_back_a_token(junior)
+    world.roster.unseat(senior)
     stepping = stepping_for(world)
     stepping.decode_rows(BATCH)
-    senior.seated = True
+    world.roster.seat(senior)
     stepping.decode_rows(BATCH)
     assert junior.state is not State.RUNNING
     assert computing(stepping) == {1: 1}
@@ -56,11 +62,10 @@ def test_a_row_whose_growth_is_for_others_to_give_up_drops_them_from_the_step() 
 def test_rows_that_find_no_block_pause() -> None:
     world = world_of(kv_blocks=2)
     senior, junior = (decoding(world, make_request(i, BATCH, 15), 2) for i in (1, 2))
-    senior.tokens.pop()
-    senior.computed = 15
+    take_back_a_token(senior)
     stepping = stepping_for(world)
     stepping.decode_rows(BATCH)
-    paused = {p.request: p.reason for p in stepping.record().paused}
+    paused = {p.request: p.reason for p in stepping.record().record.paused}
     assert paused == {2: "found no block to grow into but its seniors'"}
     assert computing(stepping) == {1: 1}
     assert junior.state is State.RUNNING
@@ -71,8 +76,7 @@ def test_floor_credit_goes_to_whom_it_can_serve() -> None:
     world = under_targets(kv_blocks=3)
     rows = [decoding(world, make_request(i, BATCH, 15), 2) for i in (1, 2, 3)]
     for row in (rows[0], rows[2]):
-        row.tokens.pop()
-        row.computed = 15
+        take_back_a_token(row)
     rows[0].last_step = rows[2].last_step = 5
     rows[1].last_step = 3
     world.promote(rows[2])
@@ -85,7 +89,7 @@ def test_floor_credit_goes_to_whom_it_can_serve() -> None:
 def test_floor_credit_passes_by_a_chunk_that_the_step_has_no_tokens_for() -> None:
     world = world_of(config=SchedulerConfig(targets=Targets(1e-6, 1e-6)), max_step_tokens=10)
     world.realtime_seen_s = 1.0
-    decoding(world, make_request(1, BATCH, 100)).computed = 0
+    decoding(world, make_request(1, BATCH, 100)).has_computed(0)
     decoding(world, make_request(2, BATCH, 20))
     stepping = stepping_for(world, credit_tokens=100)
     stepping.floor()
@@ -94,7 +98,7 @@ def test_floor_credit_passes_by_a_chunk_that_the_step_has_no_tokens_for() -> Non
 
 def test_floor_credit_is_saved_up_for_a_chunk() -> None:
     world = under_targets(kv_blocks=16)
-    decoding(world, make_request(1, BATCH, 100)).computed = 0
+    decoding(world, make_request(1, BATCH, 100)).has_computed(0)
     decoding(world, make_request(2, BATCH, 20)).last_step = 0
     for saved, expected in ((0, {}), (16, {1: 16})):
         credit = FloorCredit(share=0.01, most_tokens=100)
@@ -133,7 +137,7 @@ def test_with_every_block_in_others_hands_the_most_senior_waits() -> None:
     decoding(world, make_request(1, BATCH, 15), 2)
     junior = decoding(world, make_request(2, BATCH, 15))
     residency = Residency(world, Lane.UNIFIED, 1.0)
-    residency.entered.add(junior)
+    residency.entered[junior] = None
     stepping = Stepping(world, residency, FloorCredit(0.0, 0), now=1.0)
     stepping.unstick()
     assert computing(stepping) == {}
@@ -150,7 +154,7 @@ def test_those_that_are_not_ready_are_paused_and_cost_nobody_else_the_step() -> 
         stepping.decode_rows(rank)
         stepping.prefill(rank)
     stepping.floor()
-    paused = {p.request: p.reason for p in stepping.record().paused}
+    paused = {p.request: p.reason for p in stepping.record().record.paused}
     assert paused.keys() == unready and "mask" in paused[RequestId(1)]
     assert computing(stepping) == {3: 1}
 

@@ -44,7 +44,8 @@ def decoding(world: World, request: Request, generated: int = 1) -> Sequence:
     sequence = waiting(world, request)
     world.enter(sequence, Lane.UNIFIED, request.arrival_s)
     sequence.tokens += range(generated)
-    sequence.computed = sequence.computed_high = len(sequence.tokens) - 1
+    sequence.has_computed(len(sequence.tokens) - 1)
+    sequence.computed_high = sequence.computed
     needed = blocks_for(sequence.computed, world.capacity.block_size) - len(sequence.blocks)
     sequence.blocks += world.device.allocate(max(needed, 0), Lane.UNIFIED)
     world.publish_full_blocks(sequence)

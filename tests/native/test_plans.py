@@ -27,17 +27,17 @@ def plan(*chunks: Chunk, opens: tuple[Open, ...] = (OPEN,)) -> StepPlan:
 
 FAULTS = {
     "unknown request": (plan(CHUNK, opens=()), "unknown request 1"),
-    "block": (plan(replace(CHUNK, blocks=[BlockId(96)])), "block 96"),
-    "negative block": (plan(replace(CHUNK, blocks=[BlockId(-1)])), "block -1"),
-    "huge block": (plan(replace(CHUNK, blocks=[BlockId(1 << 40)])), "out of range"),
-    "short table": (plan(replace(CHUNK, blocks=[], num_blocks=1)), "too short"),
-    "few blocks": (plan(replace(CHUNK, num_blocks=0)), "too short"),
-    "negative count": (plan(replace(CHUNK, num_blocks=-1)), "negative"),
-    "token": (plan(replace(CHUNK, tokens=[LLAMA.vocab])), f"token {LLAMA.vocab}"),
-    "negative token": (plan(replace(CHUNK, tokens=[-1])), "token -1"),
-    "no tokens": (plan(replace(CHUNK, tokens=[])), "empty chunk"),
-    "position": (plan(replace(CHUNK, start=-1)), "positions"),
-    "word": (plan(replace(CHUNK, tokens=cast(list[int], ["a"]))), "int"),
+    "block": (plan(CHUNK._replace(blocks=[BlockId(96)])), "block 96"),
+    "negative block": (plan(CHUNK._replace(blocks=[BlockId(-1)])), "block -1"),
+    "huge block": (plan(CHUNK._replace(blocks=[BlockId(1 << 40)])), "out of range"),
+    "short table": (plan(CHUNK._replace(blocks=[], num_blocks=1)), "too short"),
+    "few blocks": (plan(CHUNK._replace(num_blocks=0)), "too short"),
+    "negative count": (plan(CHUNK._replace(num_blocks=-1)), "negative"),
+    "token": (plan(CHUNK._replace(tokens=[LLAMA.vocab])), f"token {LLAMA.vocab}"),
+    "negative token": (plan(CHUNK._replace(tokens=[-1])), "token -1"),
+    "no tokens": (plan(CHUNK._replace(tokens=[])), "empty chunk"),
+    "position": (plan(CHUNK._replace(start=-1)), "positions"),
+    "word": (plan(CHUNK._replace(tokens=cast(list[int], ["a"]))), "int"),
     "prompt token": (plan(opens=(replace(OPEN, prompt=[LLAMA.vocab]),)), "token"),
     "bias token": (plan(opens=(replace(OPEN, sampling=SamplingSpec(bias=((-1, 1.0),))),)), "token"),
     "two chunks": (plan(CHUNK, CHUNK), "two chunks"),
@@ -65,9 +65,9 @@ def test_a_faulty_plan_is_refused(fault: str) -> None:
 def test_limits_of_a_step() -> None:
     options = replace(OPTIONS, max_seqs=1, max_step_tokens=4, max_model_len=20)
     other = replace(OPEN, request=RequestId(2))
-    second = replace(CHUNK, request=RequestId(2), blocks=[BlockId(1)])
-    long = replace(CHUNK, tokens=[1] * 5)
-    late = replace(CHUNK, start=18, blocks=[BlockId(0), BlockId(1)], num_blocks=2)
+    second = CHUNK._replace(request=RequestId(2), blocks=[BlockId(1)])
+    long = CHUNK._replace(tokens=[1] * 5)
+    late = CHUNK._replace(start=18, blocks=[BlockId(0), BlockId(1)], num_blocks=2)
     with bench(WEIGHTS, options) as it:
         for faulty in (plan(CHUNK, second, opens=(OPEN, other)), plan(long), plan(late)):
             with pytest.raises(ExecutorError, match="invalid plan"):
@@ -85,7 +85,7 @@ def test_only_the_first_blocks_of_a_table_count() -> None:
     """The list may have grown since the plan was made, by blocks of anyone's."""
     with bench(WEIGHTS) as it:
         expected = it.executor.submit(plan(CHUNK), {}).result().sampled
-        grown = replace(CHUNK, blocks=[BlockId(0), BlockId(10**6)])
+        grown = CHUNK._replace(blocks=[BlockId(0), BlockId(10**6)])
         assert it.executor.submit(plan(grown), {}).result().sampled == expected
 
 

@@ -1,7 +1,6 @@
 """The scripted executor catches each kind of misuse it is there to catch."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -169,7 +168,7 @@ def test_table_changed_in_place_is_caught() -> None:
     first = Chunk(RequestId(1), PROMPT, 0, table, 2, True)
     sampled = executor.submit(StepPlan(0, Lane.UNIFIED, (opened,), chunks=(first,)), {}).result()
     table[0] = BlockId(4)
-    later = replace(first, tokens=[sampled.sampled[0].token], start=20)
+    later = first._replace(tokens=[sampled.sampled[0].token], start=20)
     with pytest.raises(PlanFaultError, match="changed in place"):
         executor.submit(plan_of(later), {})
 

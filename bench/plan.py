@@ -1,0 +1,173 @@
+"""Times the scheduler alone: `plan()` and `commit()` in CPU time, over an executor that computes
+nothing.
+
+    python bench/plan.py [--running 64,256] [--waiting 0,10000,100000] [--steps 300] [--json OUT]
+
+All seats are taken: a sixteenth by realtime, three eighths by standard answers, the rest by batch,
+and so many batch requests wait. Who ends is followed by another of its class, so every few steps
+somebody is admitted; sequences grow across block boundaries all the time, and half of the prompts
+begin alike, so that blocks are shared. The target leaves room for all rows, since that is most
+work; a step in which realtime prefills has few.
+"""
+
+import argparse
+import gc
+import json
+import random
+import statistics
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from headway.core.budget import Targets
+from headway.core.config import SchedulerConfig
+from headway.core.plan import Capacity, Sampled, SamplingSpec, StepPlan, StepResult, StepTiming
+from headway.core.request import Limits, Request
+from headway.core.scheduler import Scheduler
+from headway.core.types import Lane, RequestId, ServiceClass
+
+BLOCK = 16
+TENANTS = 8
+EOS = 0
+PREFIX = tuple(range(1, 129))
+SHARES = {ServiceClass.REALTIME: 0.0625, ServiceClass.STANDARD: 0.375}
+STEP_S, TOKEN_S, ROW_S = 0.01, 0.00002, 0.00001
+WARM_UP = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One load, and microseconds of CPU time a call. chunks: mean number a plan."""
+
+    running: int
+    waiting: int
+    chunks: float
+    plan_us: float
+    plan_p99_us: float
+    commit_us: float
+    commit_p99_us: float
+
+
+class Load:
+    """A scheduler kept at a number of running and waiting requests."""
+
+    def __init__(self, running: int, waiting: int) -> None:
+        """Everyone arrives at once."""
+        capacity = Capacity(
+            kv_blocks=running * 56,
+            host_blocks=running * 8,
+            block_size=BLOCK,
+            max_seqs=running,
+            max_step_tokens=running + 2048,
+            max_model_len=8192,
+            vocab_size=32000,
+        )
+        self.scheduler = Scheduler(capacity, SchedulerConfig(targets=Targets(itl_s=0.05)))
+        self.now = 0.0
+        self._random = random.Random(running)
+        self._classes: dict[RequestId, ServiceClass] = {}
+        self._added = 0
+        wanted = {c: int(share * running) for c, share in SHARES.items()}
+        wanted[ServiceClass.BATCH] = running - sum(wanted.values()) + waiting
+        for service_class, count in wanted.items():
+            for _ in range(count):
+                self._arrive(service_class)
+
+    def _arrive(self, service_class: ServiceClass) -> None:
+        numbers = self._random
+        self._added += 1
+        request = RequestId(self._added)
+        own = tuple(numbers.randrange(1, 32000) for _ in range(numbers.randint(16, 512)))
+        self._classes[request] = service_class
+        self.scheduler.add(
+            Request(
+                id=request,
+                service_class=service_class,
+                prompt=PREFIX + own if numbers.random() < 0.5 else own,
+                limits=Limits(numbers.randint(64, 512), frozenset({EOS})),
+                sampling=SamplingSpec(),
+                arrival_s=self.now,
+                tenant="" if numbers.random() < 0.5 else f"tenant {self._added % TENANTS}",
+            )
+        )
+
+    def step(self) -> tuple[int, float, float]:
+        """Chunks of one step, and seconds of `plan` and of `commit`."""
+        start = time.thread_time()
+        plan = self.scheduler.plan(Lane.UNIFIED, self.now)
+        planned = time.thread_time()
+        result = self._compute(plan)
+        self.now += result.timing.compute_s
+        begin = time.thread_time()
+        committed = self.scheduler.commit(plan, result, {}, self.now)
+        end = time.thread_time()
+        for finished in committed.finished:
+            self._arrive(self._classes.pop(finished.request))
+        return len(plan.chunks), planned - start, end - begin
+
+    def _compute(self, plan: StepPlan) -> StepResult:
+        numbers = self._random
+        sampled = tuple(
+            Sampled(c.request, EOS if numbers.random() < 0.004 else numbers.randrange(1, 32000))
+            for c in plan.chunks
+            if c.sample
+        )
+        rows = sum(len(c.tokens) == 1 for c in plan.chunks)
+        tokens = sum(len(c.tokens) for c in plan.chunks) - rows
+        seconds = STEP_S + ROW_S * rows + TOKEN_S * tokens
+        seconds *= numbers.uniform(0.97, 1.03)
+        return StepResult(plan.step, sampled, timing=StepTiming(compute_s=seconds))
+
+
+def measure(running: int, waiting: int, steps: int) -> Cell:
+    """Steps of one load, after some to warm up."""
+    load = Load(running, waiting)
+    for _ in range(WARM_UP):
+        load.step()
+    gc.collect()
+    gc.freeze()
+    chunks, plans, commits = zip(*(load.step() for _ in range(steps)), strict=True)
+    gc.unfreeze()
+    return Cell(
+        running,
+        waiting,
+        statistics.mean(chunks),
+        *(1e6 * quantile(plans, q) for q in (0.5, 0.99)),
+        *(1e6 * quantile(commits, q) for q in (0.5, 0.99)),
+    )
+
+
+def quantile(values: tuple[float, ...], share: float) -> float:
+    """The value that a share of them does not exceed."""
+    return sorted(values)[min(int(share * len(values)), len(values) - 1)]
+
+
+def main() -> None:
+    """Command line."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--running", default="64,256")
+    parser.add_argument("--waiting", default="0,10000,100000")
+    parser.add_argument("--steps", type=int, default=300)
+    parser.add_argument("--json", type=Path)
+    args = parser.parse_args()
+    print("the scheduler alone, CPU time in ms       plan()            commit()")
+    print(
+        f"{'running':>8}{'waiting':>9}{'chunks':>8}{'median':>12}{'p99':>8}{'median':>12}{'p99':>8}"
+    )
+    cells = []
+    for running in map(int, args.running.split(",")):
+        for waiting in map(int, args.waiting.split(",")):
+            cell = measure(running, waiting, args.steps)
+            cells.append(cell)
+            print(
+                f"{cell.running:8}{cell.waiting:9}{cell.chunks:8.0f}"
+                f"{cell.plan_us / 1e3:12.3f}{cell.plan_p99_us / 1e3:8.3f}"
+                f"{cell.commit_us / 1e3:12.3f}{cell.commit_p99_us / 1e3:8.3f}",
+                flush=True,
+            )
+    if args.json:
+        args.json.write_text(json.dumps([asdict(cell) for cell in cells], indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
