@@ -1,6 +1,6 @@
 """Pictures of the scheduler: each block with its holder, each request with its place."""
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headway.core.config import SchedulerConfig
@@ -45,6 +45,7 @@ def check_against_snapshot(sim: Simulation) -> Picture:
     return picture
 
 
+@settings(deadline=None)
 @given(
     lengths=st.lists(st.integers(1, 60), min_size=1, max_size=12),
     classes=st.lists(st.sampled_from(ServiceClass), min_size=12, max_size=12),
