@@ -37,6 +37,11 @@ class ByClass:
         """The figure of one class."""
         return (self.realtime, self.standard, self.batch)[service_class]
 
+    def given(self) -> dict[ServiceClass, float]:
+        """The figures there are."""
+        figures = {c: self.of(c) for c in ServiceClass}
+        return {c: figure for c, figure in figures.items() if figure is not None}
+
     def over(self, other: "ByClass") -> "ByClass":
         """These figures, and the other's where there is none."""
         pairs = ((self.of(c), other.of(c)) for c in ServiceClass)
@@ -99,6 +104,20 @@ class AccessConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class LimitsConfig:
+    """How much may wait, how long, and how large it may be.
+
+    queue_requests, queue_tokens: answers and prompt tokens that may wait to begin.
+    timeouts_s: of requests that bring none; None for no limit.
+    """
+
+    queue_requests: ByClass = ByClass(10_000, 10_000, 100_000)
+    queue_tokens: ByClass = ByClass(2_000_000, 4_000_000, 8_000_000)
+    timeouts_s: ByClass = ByClass()
+    max_body_bytes: int = 16_000_000
+
+
+@dataclass(frozen=True, slots=True)
 class ServeConfig:
     """A server's manners.
 
@@ -111,7 +130,7 @@ class ServeConfig:
 
     listen: ListenConfig = ListenConfig()
     access: AccessConfig = AccessConfig()
-    max_body_bytes: int = 16_000_000
+    limits: LimitsConfig = LimitsConfig()
     served_names: tuple[str, ...] = ()
     chat_template: Path | None = None
     default_class: ServiceClass = ServiceClass.STANDARD

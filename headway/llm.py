@@ -207,7 +207,7 @@ class LLM:
         options = EngineOptions(
             sizes,
             policy,
-            loop=LoopOptions(queues=_ALL),
+            loop=LoopOptions(queues=_ALL, queue_tokens=_ALL),
             lanes=lane_mode(lanes),
             weight_cache=weight_cache_at(None if weight_cache is None else str(weight_cache)),
         )

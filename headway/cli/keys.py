@@ -58,8 +58,7 @@ def _revoke(path: Path, settings: argparse.Namespace) -> None:
 
 
 def _rates(given: ByClass | None) -> dict[ServiceClass, float]:
-    rates = {} if given is None else {c: given.of(c) for c in ServiceClass}
-    return {c: rate for c, rate in rates.items() if rate is not None}
+    return {} if given is None else given.given()
 
 
 def _line(key: Key) -> str:

@@ -9,11 +9,13 @@ from typing import TYPE_CHECKING
 
 from headway.cli.serve_options import ENGINE_OPTIONS
 from headway.cli.settings import Places, namespace, resolve
+from headway.config import LimitsConfig
 from headway.errors import ConfigError, ModelError
 
 if TYPE_CHECKING:
     from headway.assembly import EngineOptions
     from headway.engine.engine import Engine
+    from headway.engine.options import LoopOptions
     from headway.engine.types import Observer
     from headway.models.loader import LoadedModel
 
@@ -70,6 +72,17 @@ def engine_options(settings: argparse.Namespace) -> "EngineOptions":
         lanes=lane_mode(settings.lanes),
         weight_cache=weight_cache(settings.weight_cache),
     )
+
+
+def loop_options(limits: LimitsConfig) -> "LoopOptions":
+    """The engine's limits of what may wait."""
+    from headway.engine.options import LoopOptions, QueueLimits
+
+    figures = (limits.queue_requests, limits.queue_tokens)
+    queues, tokens = (
+        QueueLimits(*(int(figure) for figure in by_class.given().values())) for by_class in figures
+    )
+    return LoopOptions(queues=queues, queue_tokens=tokens)
 
 
 def load(

@@ -9,12 +9,12 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from headway.batches.desk import BatchDesk
 from headway.cli.batching import batch_side, describe, job_lines, job_totals, open_desk
-from headway.cli.loading import Loaded, engine_options, load, read_template
+from headway.cli.loading import Loaded, engine_options, load, loop_options, read_template
 from headway.cli.serve_config import batch_config, resolved, serve_config
 from headway.config import API_KEY_VARIABLE, AccessConfig, ServeConfig
 from headway.errors import ConfigError
@@ -40,7 +40,7 @@ def run(settings: argparse.Namespace) -> int:
     started_s = time.monotonic()
     values = resolved(settings)
     config, batches = serve_config(values), batch_config(values, os.environ)
-    options = engine_options(values)
+    options = replace(engine_options(values), loop=loop_options(config.limits))
     if config.listen.tls is not None:
         check_tls(config.listen.tls.certificate, config.listen.tls.key)
     template = None if config.chat_template is None else read_template(config.chat_template)
@@ -148,7 +148,8 @@ class _House:
         config, listen = self._config, self._config.listen
         options = ServerOptions(
             config.default_class,
-            max_body_bytes=config.max_body_bytes,
+            max_body_bytes=config.limits.max_body_bytes,
+            timeouts_s=config.limits.timeouts_s.given(),
             log_prompts=config.logs.prompts,
         )
         service = Service(

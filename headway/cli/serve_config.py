@@ -10,6 +10,7 @@ from headway.cli.settings import namespace, places, resolve
 from headway.config import (
     AccessConfig,
     BatchConfig,
+    LimitsConfig,
     ListenConfig,
     LogConfig,
     ServeConfig,
@@ -30,7 +31,7 @@ def serve_config(settings: argparse.Namespace) -> ServeConfig:
     return ServeConfig(
         listen=_listen(settings),
         access=AccessConfig(settings.api_key, settings.keys_file),
-        max_body_bytes=settings.max_body,
+        limits=_limits(settings),
         served_names=settings.served_model_name or (),
         chat_template=settings.chat_template,
         default_class=ServiceClass[settings.default_class.upper()],
@@ -69,3 +70,13 @@ def _tls(certificate: Path | None, key: Path | None) -> TlsFiles | None:
     if certificate is None or key is None:
         raise ConfigError("--tls-cert and --tls-key go together")
     return TlsFiles(certificate, key)
+
+
+def _limits(settings: argparse.Namespace) -> LimitsConfig:
+    defaults = LimitsConfig()
+    return LimitsConfig(
+        queue_requests=settings.queue_requests.over(defaults.queue_requests),
+        queue_tokens=settings.queue_tokens.over(defaults.queue_tokens),
+        timeouts_s=settings.timeout or defaults.timeouts_s,
+        max_body_bytes=settings.max_body,
+    )

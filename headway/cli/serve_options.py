@@ -4,6 +4,7 @@ docs/configuration.md follow from this table."""
 from headway.cli.kinds import (
     CLASSES,
     COUNT,
+    COUNTS_BY_CLASS,
     GIGABYTES,
     MEGABYTES,
     MILLISECONDS,
@@ -12,6 +13,7 @@ from headway.cli.kinds import (
     PATH,
     PORT,
     SECONDS,
+    SECONDS_BY_CLASS,
     SWITCH,
     TEXT,
     choice,
@@ -91,6 +93,26 @@ SERVE_OPTIONS = (
         "admin-port", PORT, _ACCESS, "a second port where metrics and the dashboard need no key"
     ),
     Option("admin-host", TEXT, _ACCESS, "where the admin port listens", "127.0.0.1"),
+    Option(
+        "queue-requests",
+        COUNTS_BY_CLASS,
+        _LIMITS,
+        "most answers that may wait to begin; beyond them 429",
+        "realtime=10000,standard=10000,batch=100000",
+    ),
+    Option(
+        "queue-tokens",
+        COUNTS_BY_CLASS,
+        _LIMITS,
+        "most prompt tokens that may wait to begin; beyond them 429",
+        "realtime=2000000,standard=4000000,batch=8000000",
+    ),
+    Option(
+        "timeout",
+        SECONDS_BY_CLASS,
+        _LIMITS,
+        "time limit of requests that bring none; without one they have none",
+    ),
     Option("max-body", MEGABYTES, _LIMITS, "larger bodies get 413; files have limits apart", "16"),
     Option(
         "drain-timeout", SECONDS, _LIFE, "how long running answers may go on after SIGTERM", "30"

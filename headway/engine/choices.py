@@ -17,7 +17,7 @@ from headway.core.request import (
 from headway.core.types import FinishReason, RequestId, ServiceClass
 from headway.engine.flight import Planned
 from headway.engine.masks import MaskMaker
-from headway.engine.queues import WaitingRoom
+from headway.engine.queues import Burden, WaitingRoom
 from headway.engine.streams import Mailbox, Outbox, Parcel
 from headway.engine.text import ChoiceText
 from headway.engine.types import Grammar, Observer, RequestEnd, StepEnd, TokenInfo
@@ -218,4 +218,5 @@ class Choices:
     def _leave_queue(self, live: Live) -> None:
         if not live.admitted:
             live.admitted = True
-            self._waiting.leave(live.request.service_class)
+            request = live.request
+            self._waiting.leave(Burden(request.service_class, 1, len(request.prompt)))

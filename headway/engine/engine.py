@@ -24,7 +24,7 @@ from headway.engine.loop import Clock, StepLoop
 from headway.engine.masks import MaskMaker
 from headway.engine.observers import Observers
 from headway.engine.options import LoopOptions, ModelLimits
-from headway.engine.queues import WaitingRoom
+from headway.engine.queues import Burden, WaitingRoom
 from headway.engine.streams import (
     Assembler,
     AsyncGeneration,
@@ -83,7 +83,7 @@ class Engine:
         self._limits = limits
         self._clock = surroundings.clock
         self._rng = surroundings.rng
-        self._waiting = WaitingRoom(self._options.queues)
+        self._waiting = WaitingRoom(self._options, self._clock)
         self._masks = MaskMaker(partial(self._command, StepLoop.note_mask))
         self._watch = LaneWatch(self._options.stall_limit_s, self._landed)
         self._loop = StepLoop(
@@ -123,11 +123,11 @@ class Engine:
         else:
             self._thread.join(drain_s + JOIN_GRACE_S)
 
-    def submit(self, request: GenerationRequest) -> AsyncGeneration:
+    def submit(self, request: GenerationRequest, limited: bool = True) -> AsyncGeneration:
         """Start a generation on the running event loop; see `EngineClient.submit`."""
         filled = asyncio.Event()
         mailbox = Mailbox(LoopBell(asyncio.get_running_loop()), filled.set)
-        abort = self._accept(request, mailbox)
+        abort = self._accept(request, mailbox, limited)
         return AsyncGeneration(mailbox, filled, self._assembler(request), abort)
 
     def submit_sync(self, request: GenerationRequest) -> SyncGeneration:
@@ -178,17 +178,19 @@ class Engine:
         """Most tokens of prompt and answer together."""
         return self._limits.max_model_len
 
-    def _accept(self, request: GenerationRequest, mailbox: Mailbox) -> Callable[[], None]:
+    def _accept(
+        self, request: GenerationRequest, mailbox: Mailbox, limited: bool = True
+    ) -> Callable[[], None]:
         """Validate, queue, and return what aborts it."""
         self._require_open()
         check_request(request, self._limits, self._options.max_choices)
-        self._waiting.enter(request.service_class, request.n)
+        burden = Burden(request.service_class, request.n, request.n * len(request.prompt))
+        self._waiting.enter(burden, limited)
         with self._wake:
             try:
                 self._require_open()
             except EngineStoppedError:
-                for _ in range(request.n):
-                    self._waiting.leave(request.service_class)
+                self._waiting.leave(burden)
                 raise
             choices = self._number(request)
             lives = [

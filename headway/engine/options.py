@@ -9,7 +9,8 @@ from headway.errors import ConfigError
 
 @dataclass(frozen=True, slots=True)
 class QueueLimits:
-    """Most choices that may wait for their first admission, by class."""
+    """Most choices, or tokens of their prompts, that may wait for their first admission, by
+    class."""
 
     realtime: int = 10_000
     standard: int = 10_000
@@ -39,6 +40,7 @@ class LoopOptions:
     stall_limit_s: float = 60.0
     interrupt_gain_s: float = 0.02
     queues: QueueLimits = QueueLimits()
+    queue_tokens: QueueLimits = QueueLimits(2_000_000, 4_000_000, 8_000_000)
 
     def __post_init__(self) -> None:
         if self.max_choices < 1:

@@ -148,8 +148,9 @@ class Generation(Protocol):
 class EngineClient(Protocol):
     """What the HTTP server sees of an engine. All methods may be called from any thread."""
 
-    def submit(self, request: GenerationRequest) -> Generation:
-        """Start a generation on the running event loop.
+    def submit(self, request: GenerationRequest, limited: bool = True) -> Generation:
+        """Start a generation on the running event loop. One that is not `limited` is let in however
+        many wait.
 
         Raises InvalidRequestError, NeverFitsError, OverloadedError or EngineStoppedError at once.
         """

@@ -40,13 +40,15 @@ class Choices:
         self._feeds: list[asyncio.Task[None]] = []
         self._n = n
 
-    def submit(self, engine: EngineClient, requests: Sequence[GenerationRequest]) -> None:
+    def submit(
+        self, engine: EngineClient, requests: Sequence[GenerationRequest], limited: bool = True
+    ) -> None:
         """Start the requests, each of `n` choices. What is started is aborted by `aclose`.
 
         Raises what `EngineClient.submit` does.
         """
         for request in requests:
-            self._generations.append(engine.submit(request))
+            self._generations.append(engine.submit(request, limited))
 
     async def batches(self) -> AsyncIterator[Sequence[Delta]]:
         """Deltas of all choices as they come, those that are ready together in one batch."""

@@ -1,6 +1,7 @@
 """Errors as clients see them: one body, OpenAI's, for every status and for broken streams."""
 
 import json
+import math
 from collections.abc import Mapping
 
 from headway.core.types import FinishReason
@@ -75,7 +76,7 @@ def from_exception(error: HeadwayError) -> ApiError:
         case InvalidRequestError():
             return bad_request(message, error.param)
         case OverloadedError():
-            headers = {"Retry-After": str(max(1, round(error.retry_after_s)))}
+            headers = {"Retry-After": str(max(1, math.ceil(error.retry_after_s)))}
             return ApiError(429, message, "rate_limit_error", "", "overloaded", headers)
         case NotFoundError():
             return ApiError(404, message, code="not_found")

@@ -77,6 +77,10 @@ class LineAnswerer:
         line = self._chat(raw) if endpoint == CHAT_PATH else self._completion(raw)
         if line.body.stream:
             raise bad_request("A batch line can't be streamed.", "stream", "unsupported_field")
+        if line.body.timeout is not None:
+            raise bad_request(
+                "A batch line has no time limit but its job's.", "timeout", "unsupported_field"
+            )
         self._model.names.resolve(line.body.model)
         if line.body.service_tier is not None:
             parse_tier(line.body.service_tier, "service_tier")
@@ -97,7 +101,8 @@ class LineAnswerer:
         tier = Tier.of(ServiceClass.BATCH)
         writer = BodyWriter(Head(name, int(time.time()), line.body.model, tier.word), shape, n)
         async with aclosing(Choices(n)) as choices:
-            choices.submit(self._engine, line.work.requests)
+            # A job keeps few lines waiting, and takes what is left over: no limit is for it.
+            choices.submit(self._engine, line.work.requests, limited=False)
             async for batch in choices.batches():
                 _take_in(batch, writer.add)
         return writer.body()

@@ -15,7 +15,7 @@ from starlette.types import ASGIApp
 
 from headway.errors import ConfigError
 from headway.server.gate import Gate
-from headway.server.protocol import HeadLimit
+from headway.server.protocol import Connection
 
 _LOG = logging.getLogger(__name__)
 
@@ -83,10 +83,11 @@ class Listener:
         socks: Sequence[socket.socket],
         drain_s: float,
         tls: tuple[Path, Path] | None = None,
+        protocol: type[Connection] = Connection,
     ) -> None:
         config = uvicorn.Config(
             app,
-            http=HeadLimit,
+            http=protocol,
             ws="none",
             lifespan="off",
             log_config=None,

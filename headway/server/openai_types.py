@@ -10,6 +10,7 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, JsonValue
 
+from headway.engine.arrivals import MAX_BIAS_ENTRIES
 from headway.server.chat_types import Message, Tool, ToolChoice
 from headway.server.fields import Body, Neutral
 
@@ -28,6 +29,9 @@ IGNORED = frozenset(
 
 MAX_MESSAGES = 16_384
 """Most turns of a conversation; to check one takes long for its few bytes."""
+
+MAX_PROMPTS = 1024
+"""Most prompts of one request."""
 
 MAX_TOOLS = 128
 """Most tools of a request, as OpenAI has it."""
@@ -90,11 +94,14 @@ class StructuredOutputs(Body):
     grammar: Annotated[str, Field(min_length=1)] | None = None
 
 
-Strings = Annotated[list[str], Field(fail_fast=True)]
+Prompts = Annotated[list[str], Field(max_length=MAX_PROMPTS, fail_fast=True)]
 Ids = Annotated[list[int], Field(fail_fast=True)]
-IdLists = Annotated[list[Ids], Field(fail_fast=True)]
+IdLists = Annotated[list[Ids], Field(max_length=MAX_PROMPTS, fail_fast=True)]
 Messages = Annotated[list[Message], Field(min_length=1, max_length=MAX_MESSAGES, fail_fast=True)]
 Tools = Annotated[list[Tool], Field(max_length=MAX_TOOLS, fail_fast=True)]
+LogitBias = Annotated[
+    dict[str, Annotated[float, Field(ge=-100, le=100)]], Field(max_length=MAX_BIAS_ENTRIES)
+]
 TopK = Annotated[int, Field(ge=-1, description="Most likely tokens kept; 0 or -1 keeps all.")]
 
 
@@ -112,7 +119,7 @@ class GenerationBody(Body):
     repetition_penalty: Annotated[float, Field(gt=0, le=100)] | None = None
     presence_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
     frequency_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
-    logit_bias: dict[str, Annotated[float, Field(ge=-100, le=100)]] | None = None
+    logit_bias: LogitBias | None = None
     stop: str | Annotated[list[str], Field(max_length=16, fail_fast=True)] | None = None
     stop_token_ids: Ids | None = None
     ignore_eos: bool | None = None
@@ -121,6 +128,7 @@ class GenerationBody(Body):
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     service_tier: str | None = None
+    timeout: Annotated[float, Field(gt=0)] | None = None
     response_format: ResponseFormat | None = None
     structured_outputs: StructuredOutputs | None = None
 
@@ -156,6 +164,6 @@ class CompletionBody(GenerationBody):
 
     unsupported = _UNSUPPORTED_COMPLETION
 
-    prompt: str | Strings | Ids | IdLists
+    prompt: str | Prompts | Ids | IdLists
     logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
     best_of: int | None = None

@@ -1,19 +1,23 @@
-"""The connection's protocol: uvicorn's on httptools, with a limit for the head of a request."""
+"""The connection's protocol: uvicorn's on httptools, with limits for what a client may take."""
+
+import asyncio
+from typing import cast
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 MAX_HEAD_BYTES = 64 * 1024
 """Request line and headers of one request, beyond the first piece that is read from the socket."""
 
-_REFUSAL = b"\r\n".join(
-    (
-        b"HTTP/1.1 431 Request Header Fields Too Large",
-        b"Content-Length: 0",
-        b"Connection: close",
-        b"",
-        b"",
-    )
-)
+MIN_BODY_BYTES = 8 * 1024
+"""What a body must bring while patience lasts; any modem does."""
+
+
+def _refusal(status: bytes) -> bytes:
+    return b"HTTP/1.1 " + status + b"\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
+
+
+_TOO_LONG = _refusal(b"431 Request Header Fields Too Large")
+_TOO_SLOW = _refusal(b"408 Request Timeout")
 
 
 class HeadLimit(HttpToolsProtocol):
@@ -40,5 +44,86 @@ class HeadLimit(HttpToolsProtocol):
         if in_head and self._in_head and headers is self.headers:  # nothing but head
             self._head_bytes += len(data)
             if self._head_bytes > MAX_HEAD_BYTES and not self.transport.is_closing():
-                self.transport.write(_REFUSAL)
+                self.transport.write(_TOO_LONG)
                 self.transport.close()
+
+
+class Connection(HeadLimit):
+    """Ends connections of clients that keep the server waiting, and what it holds for them.
+
+    patience_s: how long the head of a request may take, a body to bring MIN_BODY_BYTES, a client to
+        read the 64 KiB of an answer that it has let pile up, and a closed connection to end.
+    """
+
+    patience_s = 30.0
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Somebody has connected."""
+        super().connection_made(cast(asyncio.Transport, transport))
+        self._reading, self._window_bytes = True, 0
+        self._window_s = self.loop.time()
+        self._paused_s: float | None = None
+        self._closing_s: float | None = None
+        self._look_later()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The connection has ended."""
+        self._timer.cancel()
+        super().connection_lost(exc)
+
+    def on_message_begin(self) -> None:
+        """A request begins."""
+        self._open_window()
+        super().on_message_begin()
+
+    def on_headers_complete(self) -> None:
+        """Its head is there, and now the body."""
+        self._open_window()
+        super().on_headers_complete()
+
+    def on_message_complete(self) -> None:
+        """It is there."""
+        self._reading = False
+        super().on_message_complete()
+
+    def data_received(self, data: bytes) -> None:
+        """Take in a piece."""
+        self._window_bytes += len(data)
+        super().data_received(data)
+
+    def pause_writing(self) -> None:
+        """The client doesn't read as fast as we write."""
+        self._paused_s = self.loop.time()
+        super().pause_writing()
+
+    def resume_writing(self) -> None:
+        """It has caught up."""
+        self._paused_s = None
+        super().resume_writing()
+
+    def _open_window(self) -> None:
+        self._reading, self._window_s, self._window_bytes = True, self.loop.time(), 0
+
+    def _look_later(self) -> None:
+        self._timer = self.loop.call_later(self.patience_s / 4, self._look)
+
+    def _look(self) -> None:
+        """See whether the client is worth waiting for."""
+        self._look_later()
+        now_s = self.loop.time()
+        if self.transport.is_closing():
+            self._closing_s = self._closing_s or now_s
+        long_ago_s = now_s - self.patience_s
+        if any(s is not None and s < long_ago_s for s in (self._paused_s, self._closing_s)):
+            self.transport.abort()
+        elif self._reading and self._window_s < long_ago_s and not self.transport.is_closing():
+            self._judge_reading()
+
+    def _judge_reading(self) -> None:
+        in_body = not self._in_head and self.cycle is not None
+        if in_body and (self.flow.read_paused or self._window_bytes >= MIN_BODY_BYTES):
+            self._open_window()
+            return
+        if self._in_head or in_body:  # a connection without a request needs no answer
+            self.transport.write(_TOO_SLOW)
+        self.transport.close()

@@ -4,8 +4,8 @@ import asyncio
 import logging
 import secrets
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Generic, TypeVar
 
@@ -13,7 +13,7 @@ from fastapi import APIRouter, Request
 from starlette.responses import JSONResponse, Response
 
 from headway.core.types import ServiceClass
-from headway.engine.types import EngineClient
+from headway.engine.types import EngineClient, StopConditions
 from headway.server.answer import AnswerContext, StreamedAnswer, WholeAnswer
 from headway.server.auth import caller_of
 from headway.server.caller import Caller
@@ -47,12 +47,14 @@ class ServerOptions:
     keep_alive_s: a stream with nothing to say sends a comment this often.
     max_body_bytes: larger bodies get 413.
     log_prompts: whether bodies of requests are logged.
+    timeouts_s: time limits of requests that bring none, for the classes that have one.
     """
 
     default_class: ServiceClass = ServiceClass.STANDARD
     keep_alive_s: float = 10.0
     log_prompts: bool = False
     max_body_bytes: int = 16_000_000
+    timeouts_s: Mapping[ServiceClass, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +92,7 @@ class Service:
         raw = await read_body(request, self.options.max_body_bytes)
         if self.options.log_prompts:
             _LOG.info("body", extra={"body": raw.decode(errors="replace")})
-        body = parse_body(kind, raw)
+        body = parse_body(kind, raw, self.engine.max_model_len)
         alias = self.model.names.resolve(body.model)
         header = request.headers.get(CLASS_HEADER)
         caller = caller_of(request.scope)
@@ -109,7 +111,11 @@ class Service:
             # no stream would move.
             work = await asyncio.to_thread(translate, *arguments)
         caller.charge(service_class, sum(len(request.prompt) for request in work.requests))
-        requests = [replace(request, tenant=caller.tenant) for request in work.requests]
+        default_s = self.options.timeouts_s.get(service_class)
+        requests = [
+            replace(request, tenant=caller.tenant, stop=_timed(request.stop, default_s))
+            for request in work.requests
+        ]
         return replace(work, requests=requests)
 
     def _answer(self, accepted: "_Accepted[B]", work: Work) -> Response:
@@ -160,6 +166,10 @@ class Service:
         """GET /ready: whether new requests are taken."""
         self.gate.check()
         return await self.health()
+
+
+def _timed(stop: StopConditions, default_s: float | None) -> StopConditions:
+    return stop if stop.deadline_s is not None else replace(stop, deadline_s=default_s)
 
 
 def build_router(service: Service) -> APIRouter:

@@ -140,6 +140,7 @@ def _stop(body: GenerationBody, max_tokens: int | None) -> StopConditions:
         stop=tuple(strings),
         stop_ids=tuple(body.stop_token_ids or ()),
         ignore_eos=bool(body.ignore_eos),
+        deadline_s=body.timeout,
     )
 
 

@@ -8,7 +8,8 @@ from python_multipart.exceptions import MultipartParseError
 from python_multipart.multipart import MultipartParser, parse_options_header
 from starlette.requests import ClientDisconnect, Request
 
-from headway.server.errors import ApiError, bad_request
+from headway.server.errors import bad_request
+from headway.server.parse import check_length, too_large
 
 _PIECE_BYTES = 256 * 1024
 _FIELD_BYTES = 64 * 1024
@@ -126,6 +127,7 @@ async def read_form(
     read to its end whatever is wrong with it, for a client that is still sending would take an
     early answer for a broken connection. Raises ApiError, and what the sink raises.
     """
+    check_length(request, limit_bytes)
     form = UploadForm(request.headers.get("content-type", ""), sink)
     problem: Exception | None = None
     size, held, pieces = 0, 0, list[bytes]()
@@ -133,7 +135,7 @@ async def read_form(
         async for part in request.stream():  # the last one is empty
             size += len(part)
             if size > limit_bytes:
-                raise _too_large(limit_bytes)
+                raise too_large(limit_bytes)
             if problem is not None:
                 continue
             pieces.append(part)
@@ -156,12 +158,3 @@ async def _fed(form: UploadForm, data: bytes, threads: Executor) -> Exception | 
     except Exception as error:
         return error
     return None
-
-
-def _too_large(limit_bytes: int) -> ApiError:
-    return ApiError(
-        413,
-        f"The body is larger than {limit_bytes:,} bytes.",
-        code="body_too_large",
-        headers={"Connection": "close"},
-    )

@@ -15,7 +15,7 @@ from headway.engine.loop import StepLoop
 from headway.engine.masks import MaskMaker
 from headway.engine.observers import Observers
 from headway.engine.options import LoopOptions, ModelLimits
-from headway.engine.queues import WaitingRoom
+from headway.engine.queues import Burden, WaitingRoom
 from headway.engine.streams import (
     Assembler,
     LoopBell,
@@ -181,7 +181,7 @@ def test_frequent_realtime_costs_lower_classes_at_most_every_other_step() -> Non
     capacity, clock = make_capacity(), ManualClock()
     executor = ImpatientExecutor(ScriptedExecutor(capacity, duration=SLOW, clock=clock))
     options, limits = LoopOptions(), ModelLimits.from_capacity(capacity, frozenset())
-    waiting = WaitingRoom(options.queues)
+    waiting = WaitingRoom(options, clock)
     scheduler = Scheduler(capacity, SchedulerConfig())
     choices = Choices(waiting, Observers([]), MaskMaker(lambda: None))
     watched: list[Flight] = []
@@ -189,7 +189,7 @@ def test_frequent_realtime_costs_lower_classes_at_most_every_other_step() -> Non
     executor.loop = loop
     for i in range(3):
         request = greedy(make_prompt(i, 200), 20, ServiceClass.BATCH)
-        waiting.enter(ServiceClass.BATCH, 1)
+        waiting.enter(Burden(ServiceClass.BATCH, 1, 200))
         (core,) = core_requests(request, limits, i, 0, 0.0)
         loop.add([Live(core, 0, Mailbox(ThreadBell(), lambda: None), None)])
     while loop.busy:

@@ -68,7 +68,7 @@ class FakeEngine:
     aborted: int = 0
     records: dict[int | None, StepRecord] = field(default_factory=dict)
 
-    def submit(self, request: GenerationRequest) -> Generation:
+    def submit(self, request: GenerationRequest, limited: bool = True) -> Generation:
         if self.script.refuse is not None:
             raise self.script.refuse
         check_request(request, ModelLimits(256, self.max_model_len, frozenset()), max_choices=128)

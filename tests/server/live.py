@@ -20,6 +20,7 @@ from headway.server.listen import Listener, bind
 from headway.server.metrics import Metrics
 from headway.server.model import ServedModel
 from headway.server.operate import Insight
+from headway.server.protocol import Connection
 from headway.server.routes import ServerOptions, Service
 from headway.server.tiers import ModelNames
 from headway.testing.text import ByteTokenizer
@@ -89,6 +90,7 @@ def live_server(
     key: str | None = None,
     front: Front | None = None,
     admin_port: int | None = None,
+    protocol: type[Connection] = Connection,
 ) -> Iterator[LiveServer]:
     """Serve `engine` on 127.0.0.1 until the block ends."""
     metrics = metrics or Metrics()
@@ -100,7 +102,7 @@ def live_server(
     port = sock.getsockname()[1]
     socks = [sock] if admin_port is None else [sock, bind("127.0.0.1", admin_port)]
     app = build_app(service, None if batches is None else batches(gate), insight, front)
-    listener = Listener(app, gate, socks, drain_s, tls)
+    listener = Listener(app, gate, socks, drain_s, tls, protocol)
     loop = asyncio.new_event_loop()
     ready = threading.Event()
 

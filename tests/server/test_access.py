@@ -191,6 +191,15 @@ def test_files_and_jobs_are_their_tenants_own(
         assert {f.id for f in mine.files.list().data} >= {file.id, output}
 
 
+def test_the_lines_of_a_job_have_no_time_limit_of_their_own(tmp_path: Path) -> None:
+    with batch_server(tmp_path / "data") as rig:
+        ended = rig.ended(rig.submit([request(1, timeout=5), request(2)]))
+        assert ended.request_counts is not None
+        assert (ended.request_counts.completed, ended.request_counts.failed) == (1, 1)
+        (failed,) = rig.results(ended.error_file_id)
+        assert failed["response"]["body"]["error"]["param"] == "timeout"
+
+
 def test_no_prefix_is_shared_between_tenants(
     tmp_path: Path, keys: Path, two: tuple[str, str]
 ) -> None:

@@ -30,7 +30,7 @@ async def test_choices_are_numbered_through_and_whole(prompts: int, n: int) -> N
 
 async def test_a_failing_generation_ends_the_others() -> None:
     class Failing(FakeEngine):
-        def submit(self, request: GenerationRequest) -> "BrokenGeneration":
+        def submit(self, request: GenerationRequest, limited: bool = True) -> "BrokenGeneration":
             return BrokenGeneration()
 
     choices = Choices(1)
