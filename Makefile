@@ -48,6 +48,9 @@ test-vllm: $(VLLM_VENV)/.vllm  ## the scheduling inside vLLM, on a CPU (3.5 GB, 
 	$(abspath $(VLLM_VENV))/bin/python -m pytest -s -c integrations/vllm/pyproject.toml \
 		integrations/vllm/tests $(ARGS)
 
+fuzz-http: $(VENV)/.headway $(VENV)/.dev  ## 10,000 requests made from our own OpenAPI document
+	$(BIN)/python -m tests.server.fuzz $(ARGS)
+
 format: $(VENV)/.dev  ## rewrite the sources as `make check` wants them
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .

@@ -1,12 +1,9 @@
 """Puts the HTTP application together."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from fastapi import APIRouter, FastAPI, Request
-from pydantic import BaseModel
-from pydantic.json_schema import JsonSchemaMode, models_json_schema
 from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
 from starlette.responses import Response
@@ -14,20 +11,20 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from headway.errors import HeadwayError
 from headway.server.auth import KeyGuard
-from headway.server.batch_routes import BATCH_BODIES, build_closed_router
+from headway.server.batch_routes import build_closed_router
 from headway.server.dashboard.feed import Feed
 from headway.server.dashboard.routes import Dashboard
 from headway.server.errors import ApiError, from_exception, internal_error
 from headway.server.keyring import KeyRing
 from headway.server.logs import RequestLog
 from headway.server.metrics_families import Build
+from headway.server.openapi import complete
 from headway.server.operate import Insight, Operator, build_operator_router
-from headway.server.routes import BODIES, Service, build_router
+from headway.server.routes import Service, build_router
 from headway.server.tiers import CLASS_HEADER
+from headway.server.tokenize import TokenService, build_token_router
 
 _API_VERSION = "1"
-_BODIES: Mapping[str, type[BaseModel]] = {**BODIES, **BATCH_BODIES}
-_SCHEMAS = "#/components/schemas/{model}"
 
 
 class _App(FastAPI):
@@ -52,21 +49,10 @@ class _App(FastAPI):
         return self.log
 
     def openapi(self) -> dict[str, Any]:
-        """The OpenAPI document."""
-        document = super().openapi()
-        bodies = {path: kind for path, kind in _BODIES.items() if path in document["paths"]}
-        kinds: list[tuple[type[BaseModel], JsonSchemaMode]] = [
-            (kind, "validation") for kind in bodies.values()
-        ]
-        _, schemas = models_json_schema(kinds, ref_template=_SCHEMAS)
-        document.setdefault("components", {}).setdefault("schemas", {}).update(schemas["$defs"])
-        for path, kind in bodies.items():
-            content = {"schema": {"$ref": _SCHEMAS.format(model=kind.__name__)}}
-            document["paths"][path]["post"]["requestBody"] = {
-                "content": {"application/json": content},
-                "required": True,
-            }
-        return document
+        """The OpenAPI document, made once."""
+        if self.openapi_schema is None:
+            complete(super().openapi())
+        return super().openapi()
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +86,8 @@ def build_app(
     app = _App(title="Headway", version=_API_VERSION, docs_url=None, redoc_url=None)
     app.prefix = front.root_path
     app.include_router(build_router(service))
+    tokens = TokenService(service.model, service.options.max_body_bytes)
+    app.include_router(build_token_router(tokens))
     insight = insight or Insight(Build("", service.model.names.all[0]))
     operator = Operator(service.engine, service.metrics, insight, lambda: app.log.responses)
     page = insight.page

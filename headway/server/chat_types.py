@@ -1,11 +1,11 @@
 """What chat requests are made of: turns, tools, and the choice among tools."""
 
 from collections.abc import Mapping
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import Field, JsonValue
+from pydantic import ConfigDict, Field, JsonValue
 
-from headway.server.fields import Body, Neutral
+from headway.server.fields import Body, Neutral, describe
 
 _UNSUPPORTED_MESSAGE: Mapping[str, Neutral] = {
     "annotations": ([],),
@@ -49,8 +49,28 @@ class ToolCall(Body):
     function: CalledFunction
 
 
+def _describe_turn(schema: dict[str, Any], kind: type[Body]) -> None:
+    """What goes with which role."""
+    describe(schema, kind)
+    null: dict[str, Any] = {"type": "null"}
+    text: dict[str, Any] = {"type": ["string", "array"]}
+    plain: dict[str, Any] = {"role": {"enum": ["system", "developer", "user"]}, "content": text}
+    plain |= {"tool_calls": null, "tool_call_id": null, "reasoning_content": null}
+    answer = {"role": {"const": "assistant"}, "tool_call_id": null}
+    result = {"role": {"const": "tool"}, "content": text, "tool_call_id": {"type": "string"}}
+    result |= {"tool_calls": null, "reasoning_content": null}
+    schema["anyOf"] = [
+        {"properties": plain, "required": ["content"]},
+        {"properties": {**answer, "content": text}, "required": ["content"]},
+        {"properties": {**answer, "tool_calls": {"minItems": 1}}, "required": ["tool_calls"]},
+        {"properties": result, "required": ["content", "tool_call_id"]},
+    ]
+
+
 class Message(Body):
     """One turn of a conversation. `developer` is OpenAI's newer word for `system`."""
+
+    model_config = ConfigDict(json_schema_extra=_describe_turn)
 
     unsupported = _UNSUPPORTED_MESSAGE
 

@@ -1,7 +1,7 @@
 """Strict bodies: what a field may be, and which fields are refused by name."""
 
 from collections.abc import Mapping
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from pydantic import BaseModel, ConfigDict
 
@@ -11,12 +11,24 @@ Neutral = tuple[object, ...]
 """Values of an unsupported field that ask for nothing."""
 
 
+def describe(schema: dict[str, Any], kind: type["Body"]) -> None:
+    """Fields that are refused or ignored, for the OpenAPI document."""
+    properties = schema.setdefault("properties", {})
+    for name, neutral in kind.unsupported.items():
+        properties.setdefault(
+            name, {"description": "Not supported.", "enum": [None, *neutral], "default": None}
+        )
+    for name in sorted(kind.ignored):
+        properties.setdefault(name, {"description": "Ignored."})
+    schema["additionalProperties"] = {"type": "null"}
+
+
 class Body(BaseModel):
     """Strict, and finite: `NaN` and `Infinity` are refused. Unknown fields are kept for
     `check_extra`. `null` always means "not given"."""
 
     model_config = ConfigDict(
-        strict=True, extra="allow", allow_inf_nan=False, populate_by_name=False
+        strict=True, extra="allow", allow_inf_nan=False, json_schema_extra=describe
     )
 
     unsupported: ClassVar[Mapping[str, Neutral]] = {}

@@ -13,6 +13,7 @@ from pydantic import Field, JsonValue
 from headway.engine.arrivals import MAX_BIAS_ENTRIES
 from headway.server.chat_types import Message, Tool, ToolChoice
 from headway.server.fields import Body, Neutral
+from headway.server.tiers import TIER_WORDS
 
 IGNORED = frozenset(
     {
@@ -94,8 +95,14 @@ class StructuredOutputs(Body):
     grammar: Annotated[str, Field(min_length=1)] | None = None
 
 
-Prompts = Annotated[list[str], Field(max_length=MAX_PROMPTS, fail_fast=True)]
-Ids = Annotated[list[int], Field(fail_fast=True)]
+# What a limit in the document alone says is checked later, with an error that explains more.
+Tier = Annotated[str, Field(json_schema_extra={"enum": list(TIER_WORDS)})]
+Text = Annotated[str, Field(json_schema_extra={"minLength": 1})]
+TokenId = Annotated[int, Field(json_schema_extra={"minimum": 0})]
+Prompts = Annotated[
+    list[Text], Field(max_length=MAX_PROMPTS, fail_fast=True, json_schema_extra={"minItems": 1})
+]
+Ids = Annotated[list[TokenId], Field(fail_fast=True, json_schema_extra={"minItems": 1})]
 IdLists = Annotated[list[Ids], Field(max_length=MAX_PROMPTS, fail_fast=True)]
 Messages = Annotated[list[Message], Field(min_length=1, max_length=MAX_MESSAGES, fail_fast=True)]
 Tools = Annotated[list[Tool], Field(max_length=MAX_TOOLS, fail_fast=True)]
@@ -121,13 +128,13 @@ class GenerationBody(Body):
     frequency_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
     logit_bias: LogitBias | None = None
     stop: str | Annotated[list[str], Field(max_length=16, fail_fast=True)] | None = None
-    stop_token_ids: Ids | None = None
+    stop_token_ids: Annotated[list[TokenId], Field(fail_fast=True)] | None = None
     ignore_eos: bool | None = None
     n: Annotated[int, Field(ge=1, le=128)] | None = None
     seed: Annotated[int, Field(ge=-(2**63), lt=2**63)] | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
-    service_tier: str | None = None
+    service_tier: Tier | None = None
     timeout: Annotated[float, Field(gt=0)] | None = None
     response_format: ResponseFormat | None = None
     structured_outputs: StructuredOutputs | None = None
@@ -164,6 +171,6 @@ class CompletionBody(GenerationBody):
 
     unsupported = _UNSUPPORTED_COMPLETION
 
-    prompt: str | Prompts | Ids | IdLists
+    prompt: Text | Prompts | Ids | IdLists
     logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
     best_of: int | None = None

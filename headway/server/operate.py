@@ -69,7 +69,8 @@ class Operator:
     async def explain(self, step: str) -> Response:
         """GET /debug/steps/STEP: what a step decided and why; `latest` for the last one.
         Raises ApiError (404) where the step is unknown or no longer kept."""
-        number = None if step == "latest" else int(step) if step.isdigit() else -1
+        known = step.isascii() and step.isdecimal() and len(step) < 20
+        number = None if step == "latest" else int(step) if known else -1
         record = self._engine.explain(number)
         if record is None:
             raise ApiError(404, f"Step {step} is not among the last steps.", code="not_found")

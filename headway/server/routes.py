@@ -15,6 +15,7 @@ from starlette.responses import JSONResponse, Response
 from headway.core.types import ServiceClass
 from headway.engine.types import EngineClient, StopConditions
 from headway.server.answer import AnswerContext, StreamedAnswer, WholeAnswer
+from headway.server.answer_types import ModelAnswer, ModelsAnswer, StatusAnswer
 from headway.server.auth import caller_of
 from headway.server.caller import Caller
 from headway.server.errors import unavailable
@@ -177,8 +178,11 @@ def build_router(service: Service) -> APIRouter:
     router = APIRouter()
     router.add_api_route(CHAT_PATH, service.chat, methods=["POST"])
     router.add_api_route(COMPLETION_PATH, service.completion, methods=["POST"])
-    router.add_api_route("/v1/models", service.models, methods=["GET"])
-    router.add_api_route("/v1/models/{name:path}", service.model_card, methods=["GET"])
-    router.add_api_route("/health", service.health, methods=["GET"])
-    router.add_api_route("/ready", service.ready, methods=["GET"])
+    for path, endpoint, answer in (
+        ("/v1/models", service.models, ModelsAnswer),
+        ("/v1/models/{name:path}", service.model_card, ModelAnswer),
+        ("/health", service.health, StatusAnswer),
+        ("/ready", service.ready, StatusAnswer),
+    ):
+        router.add_api_route(path, endpoint, methods=["GET"], responses={200: {"model": answer}})
     return router

@@ -20,6 +20,9 @@ _OPENAI = {
     "auto": ServiceClass.STANDARD,
     "flex": ServiceClass.BATCH,
 }
+TIER_WORDS = (*_OPENAI, *_OURS)
+"""What a service class may be called."""
+
 _ECHO = {
     ServiceClass.REALTIME: "priority",
     ServiceClass.STANDARD: "default",
@@ -56,8 +59,8 @@ def parse_tier(word: str, param: str) -> Tier:
         return Tier(_OURS[word], word)
     if word in _OPENAI:
         return Tier.of(_OPENAI[word])
-    known = ", ".join([*_OPENAI, *_OURS])
-    raise bad_request(f"Unknown service class {word!r}; known are {known}.", param)
+    known = ", ".join(TIER_WORDS)
+    raise bad_request(f"Unknown service class {word[:40]!r}; known are {known}.", param)
 
 
 @dataclass(frozen=True, slots=True)

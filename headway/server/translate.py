@@ -9,7 +9,7 @@ from headway.core.types import ServiceClass
 from headway.engine.types import GenerationRequest, SamplingParams, StopConditions
 from headway.models.reasoning import CLOSES, OPENS, Thinking, thinking_of
 from headway.models.tool_calls import MARKERS
-from headway.server.chat_types import Message
+from headway.server.chat_types import Message, Tool
 from headway.server.constraints import Toolbox, grammar_of, toolbox_of
 from headway.server.errors import bad_request
 from headway.server.jsontext import Json
@@ -45,7 +45,11 @@ def chat_work(body: ChatBody, service_class: ServiceClass, model: ServedModel) -
     logprobs = (body.top_logprobs or 0) if body.logprobs else -1
     toolbox = toolbox_of(body, model)
     chat = model.chat_format()
-    text = chat.render(turns_of(body.messages), True, **_variables(body, toolbox))
+    offered = None if toolbox is None else toolbox.tools
+    variables = template_variables(body.chat_template_kwargs, offered)
+    if body.reasoning_effort == "none":
+        variables = {"enable_thinking": False, **variables}
+    text = chat.render(turns_of(body.messages), True, **variables)
     thinking = thinking_of(chat.source, text)
     prompt = model.tokens(text, add_special=False)
     grammar = grammar_of(body, model, thinking, toolbox)
@@ -79,18 +83,16 @@ def completion_work(body: CompletionBody, service_class: ServiceClass, model: Se
     )
 
 
-def _variables(body: ChatBody, toolbox: Toolbox | None) -> Mapping[str, object]:
-    """What the template is given besides the turns. Raises ApiError (400)."""
-    given: dict[str, object] = {}
-    if body.reasoning_effort == "none":
-        given["enable_thinking"] = False
-    for name, value in (body.chat_template_kwargs or {}).items():
-        if name in _OWN_VARIABLES:
-            path = f"chat_template_kwargs.{name}"
-            raise bad_request(f"{path!r} is said elsewhere in the request.", path)
-        given[name] = value
-    if toolbox is not None:
-        given["tools"] = [t.model_dump(exclude_none=True) for t in toolbox.tools]
+def template_variables(
+    kwargs: Mapping[str, object] | None, tools: Sequence[Tool] | None
+) -> Mapping[str, object]:
+    """What a template is given besides the turns. Raises ApiError (400)."""
+    given = dict(kwargs or {})
+    for name in _OWN_VARIABLES & given.keys():
+        path = f"chat_template_kwargs.{name}"
+        raise bad_request(f"{path!r} is said elsewhere in the request.", path)
+    if tools:
+        given["tools"] = [tool.model_dump(exclude_none=True) for tool in tools]
     return given
 
 

@@ -1,0 +1,91 @@
+"""The OpenAPI document says what is really answered."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import jsonschema
+import pytest
+
+from tests.models.template_files import family
+from tests.server.fake_engine import FakeEngine, Script
+from tests.server.live import BYTES, MODEL, LiveServer, live_server
+from tests.server.test_tools import ASK, CALLS, THOUGHT, TIME, WEATHER, WORDS
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[LiveServer]:
+    engine = FakeEngine(Script(reply=(THOUGHT + CALLS["hermes"]).encode()))
+    model = replace(BYTES, codec=WORDS, chat=family("qwen3"))
+    with live_server(engine, model=model) as server:
+        yield server
+
+
+def document(server: LiveServer) -> dict[str, Any]:
+    found: dict[str, Any] = server.http().get("/openapi.json").json()
+    return found
+
+
+def check(document: dict[str, Any], name: str, value: object) -> None:
+    schema = {"$ref": f"#/components/schemas/{name}", **document}
+    jsonschema.validate(value, schema)
+
+
+CHAT: dict[str, object] = {"model": MODEL, "messages": ASK}
+TEXT: dict[str, object] = {"model": MODEL, "prompt": "x"}
+
+
+@pytest.mark.parametrize(
+    ("path", "name", "body"),
+    [
+        ("/v1/chat/completions", "Chat", CHAT | {"logprobs": True, "top_logprobs": 2, "n": 2}),
+        ("/v1/chat/completions", "Chat", CHAT | {"tools": [WEATHER, TIME]}),
+        ("/v1/chat/completions", "Chat", CHAT | {"max_tokens": 20}),
+        ("/v1/completions", "Completion", TEXT | {"logprobs": 2}),
+        ("/v1/completions", "Completion", TEXT | {"max_tokens": 3, "user": "u", "echo": False}),
+        ("/tokenize", "Tokenize", {"prompt": "x", "return_token_strs": True}),
+        ("/detokenize", "Detokenize", {"tokens": [104]}),
+    ],
+)
+def test_bodies_and_answers(
+    server: LiveServer, path: str, name: str, body: dict[str, object]
+) -> None:
+    described = document(server)
+    check(described, f"{name}Body", body)
+    answer = server.http().post(path, json=body)
+    assert answer.status_code == 200
+    check(described, f"{name}Answer", answer.json())
+
+
+def test_other_answers(server: LiveServer) -> None:
+    described, http = document(server), server.http()
+    check(described, "ModelsAnswer", http.get("/v1/models").json())
+    check(described, "ModelAnswer", http.get(f"/v1/models/{MODEL}").json())
+    check(described, "StatusAnswer", http.get("/health").json())
+    for answer in (
+        http.get("/nowhere"),
+        http.get("/v1/models/other"),
+        http.put("/v1/completions"),
+        http.post("/v1/completions", content=b"{"),
+    ):
+        assert answer.status_code >= 400
+        check(described, "ErrorAnswer", answer.json())
+
+
+def test_unknown_fields_are_not_described(server: LiveServer) -> None:
+    described = document(server)
+    wrongs: list[dict[str, object]] = [{"unheard_of": 1}, {"audio": {}}, {"temperature": 3}]
+    for wrong in wrongs:
+        with pytest.raises(jsonschema.ValidationError):
+            check(described, "ChatBody", CHAT | wrong)
+
+
+def test_it_is_valid_and_says_how_streams_come(server: LiveServer) -> None:
+    described = document(server)
+    assert described["openapi"].startswith("3.1")
+    for path in ("/v1/chat/completions", "/v1/completions"):
+        content = described["paths"][path]["post"]["responses"]["200"]["content"]
+        assert set(content) == {"application/json", "text/event-stream"}
+    for operations in described["paths"].values():
+        for operation in operations.values():
+            assert "422" not in operation["responses"] and "default" in operation["responses"]

@@ -1,0 +1,73 @@
+"""`/tokenize` and `/detokenize`."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import httpx
+import pytest
+
+from tests.models.template_files import family
+from tests.server.fake_engine import FakeEngine
+from tests.server.live import BYTES, MODEL, live_server
+from tests.server.test_tools import ASK, TIME, WORDS, refused
+
+
+@pytest.fixture(scope="module")
+def http() -> Iterator[httpx.Client]:
+    model = replace(BYTES, codec=WORDS, chat=family("qwen3"))
+    with live_server(FakeEngine(), model=model) as server:
+        yield server.http()
+
+
+def test_a_text_and_back(http: httpx.Client) -> None:
+    asked = {"model": MODEL, "prompt": "hé", "return_token_strs": True}
+    answer = http.post("/tokenize", json=asked).json()
+    assert answer == {
+        "count": 3,
+        "max_model_len": 2048,
+        "tokens": [104, 195, 169],
+        "token_strs": ["h", "\ufffd", "\ufffd"],
+    }
+    back = http.post("/detokenize", json={"tokens": [*answer["tokens"], 200]}).json()
+    assert back == {"prompt": "hé[TOOL_CALLS]"}
+
+
+def test_a_conversation_as_it_is_prompted(http: httpx.Client) -> None:
+    fields = {
+        "messages": ASK,
+        "tools": [TIME],
+        "chat_template_kwargs": {"enable_thinking": False},
+    }
+    text = bytes(http.post("/tokenize", json=fields).json()["tokens"]).decode()
+    assert "get_time" in text and text.endswith("<think>\n\n</think>\n\n")
+    closed = http.post("/tokenize", json=fields | {"add_generation_prompt": False}).json()
+    assert bytes(closed["tokens"]).decode().endswith("Oslo?<|im_end|>\n")
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "param"),
+    [
+        ("/tokenize", {}, "prompt"),
+        ("/tokenize", {"prompt": "x", "messages": ASK}, "prompt"),
+        ("/tokenize", {"prompt": 5}, "prompt"),
+        ("/tokenize", {"messages": []}, "messages"),
+        ("/tokenize", {"prompt": "x", "continue_final_message": True}, "continue_final_message"),
+        ("/tokenize", {"prompt": "x" * (2048 * 128 + 1)}, "prompt"),
+        ("/detokenize", {}, "tokens"),
+        ("/detokenize", {"tokens": [-1]}, "tokens[0]"),
+        ("/detokenize", {"tokens": "abc"}, "tokens"),
+    ],
+)
+def test_what_is_refused(http: httpx.Client, path: str, body: object, param: str) -> None:
+    assert refused(http.post(path, json=body))["param"] == param
+
+
+def test_models_by_name(http: httpx.Client) -> None:
+    answer = http.post("/tokenize", json={"model": "other", "prompt": "x"})
+    assert (answer.status_code, answer.json()["error"]["code"]) == (404, "model_not_found")
+
+
+def test_a_template_without_tools_says_so() -> None:
+    with live_server(FakeEngine()) as server:
+        answer = server.http().post("/tokenize", json={"messages": ASK, "tools": [TIME]})
+    assert refused(answer)["param"] == "tools"
