@@ -8,8 +8,8 @@ from typing import NoReturn
 from headway.cli.batch_arguments import add_batch
 from headway.cli.bench_arguments import add_bench
 from headway.cli.keys_arguments import add_keys
-from headway.cli.numbers import count
-from headway.cli.serve_options import ENGINE_OPTIONS, SERVE_OPTIONS
+from headway.cli.numbers import count, duration
+from headway.cli.serve_options import DATA_DIR, ENGINE_OPTIONS, SERVE_OPTIONS
 from headway.cli.settings import add_options
 from headway.cli.simulate_arguments import add_simulate
 from headway.cli.vllm_arguments import add_vllm
@@ -30,6 +30,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     _add_serve(commands.add_parser("serve", help="serve a model over HTTP, OpenAI-compatible"))
     _add_config(commands.add_parser("config", help="settings of a server"))
     add_keys(commands.add_parser("keys", help="who may use a server, and how much"))
+    _add_usage(commands.add_parser("usage", help="tokens by tenant and class"))
     _add_run(commands.add_parser("run", help="answer a file of prompts"))
     add_batch(commands.add_parser("batch", help="a server's Batch jobs"))
     _add_pull(commands.add_parser("pull", help="fetch a model"))
@@ -80,6 +81,19 @@ def _add_config(parser: argparse.ArgumentParser) -> None:
     )
     _add_serve(verbs.add_parser("show", help="print a server's settings and their origin"))
     verbs.add_parser("reference", help="print docs/configuration.md")
+
+
+def _add_usage(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--since",
+        type=duration,
+        default=30 * 86_400.0,
+        metavar="TIME",
+        help="such as 24h, 90m or 7d, in whole hours; default: 30d",
+    )
+    parser.add_argument("--json", action="store_true", help="an object a line")
+    parser.add_argument("--config", metavar="FILE", help="a TOML file that may name data-dir")
+    add_options(parser, [DATA_DIR])
 
 
 def _add_run(parser: argparse.ArgumentParser) -> None:

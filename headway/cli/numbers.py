@@ -2,6 +2,8 @@
 
 import argparse
 
+_UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
+
 
 def count(text: str) -> int:
     """A whole number of at least 1."""
@@ -52,6 +54,13 @@ def assignments(text: str) -> dict[str, float]:
 def gigabytes(text: str) -> float:
     """Bytes, from a positive number of gigabytes."""
     return positive(text, "gigabytes") * 1e9
+
+
+def duration(text: str) -> float:
+    """Seconds, from a number and a unit: `90s`, `15m`, `24h`, `7d`."""
+    if text[-1:] not in _UNITS_S:
+        raise argparse.ArgumentTypeError(f"{text!r} is no time such as 24h or 7d")
+    return positive(text[:-1], "such time") * _UNITS_S[text[-1]]
 
 
 def _whole(text: str, least: int) -> int:

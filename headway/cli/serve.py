@@ -24,6 +24,7 @@ from headway.server.keyring import KeyRing
 from headway.server.listen import Listener, bind, check_tls, is_loopback
 from headway.server.logs import configure_logs
 from headway.server.metrics import Metrics
+from headway.server.usage import UsageBook, UsageRecorder
 
 if TYPE_CHECKING:
     from headway.engine.types import Observer
@@ -52,9 +53,14 @@ def run(settings: argparse.Namespace) -> int:
         desk, notice = open_desk(batches)
         if desk is not None:
             stack.callback(desk.close)
+        observers: list[Observer] = [metrics, recent]
+        if batches.folder is not None:
+            usage = UsageRecorder(UsageBook(batches.folder), time.time)
+            observers.append(usage)
+            usage.start()
+            stack.callback(usage.stop)
         with ThreadPoolExecutor(1) as loader:
             # The model loads while this thread imports the HTTP libraries, which takes as long.
-            observers: list[Observer] = [metrics, recent]
             loading = loader.submit(load, values.model, options, observers, template)
             from headway.server import app  # noqa: F401
 

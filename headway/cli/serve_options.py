@@ -41,7 +41,7 @@ API_KEY = Option(
 )
 KEYS_FILE = Option("keys-file", PATH, _ACCESS, "keys made by headway keys; read anew on change")
 DATA_DIR = Option(
-    "data-dir", PATH, _JOBS, "where jobs and files are kept; default: $XDG_DATA_HOME/headway"
+    "data-dir", PATH, _JOBS, "where jobs, files and usage are kept; default: $XDG_DATA_HOME/headway"
 )
 
 ENGINE_OPTIONS = (

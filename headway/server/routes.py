@@ -185,4 +185,6 @@ def build_router(service: Service) -> APIRouter:
         ("/ready", service.ready, StatusAnswer),
     ):
         router.add_api_route(path, endpoint, methods=["GET"], responses={200: {"model": answer}})
+    for path, probe in (("/health", service.health), ("/ready", service.ready)):
+        router.add_api_route(path, probe, methods=["HEAD"], include_in_schema=False)
     return router

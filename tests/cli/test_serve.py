@@ -18,6 +18,7 @@ import openai
 import pytest
 
 from headway.models.quant import Encoding
+from headway.server.usage import UsageBook
 from tests.models.writers import TINY_WIDE, tiny_gguf
 
 
@@ -174,7 +175,12 @@ def test_batch_jobs_outlive_the_server(model: Path, tmp_path: Path) -> None:
             time.sleep(0.05)
         assert found.output_file_id is not None
         results = client.files.content(found.output_file_id).text.splitlines()
+        server.send_signal(signal.SIGTERM)
+        server.communicate(timeout=20)
     assert sorted(int(json.loads(line)["custom_id"]) for line in results) == list(range(150))
+    (line,) = UsageBook(tmp_path / "jobs").since(0)  # of both servers
+    assert (line.tenant, line.service_class.label) == ("", "batch")
+    assert line.tally.answers >= 150 and line.tally.generated >= 150 * 100
 
 
 def test_a_second_server_has_no_batch_api_unless_it_asks_for_the_folder(
