@@ -7,6 +7,7 @@
 
 VENV := .venv
 VLLM_VENV := .venv-vllm
+TORCH ?= torch==2.13.0
 BIN := $(VENV)/bin
 MODEL ?=
 ARGS ?=
@@ -16,7 +17,7 @@ export PYTHON
 NATIVE := CMakeLists.txt $(shell find native -type f 2>/dev/null)
 
 .DEFAULT_GOAL := help
-.PHONY: help serve test check bench kills test-vllm format clean preflight
+.PHONY: help serve test check bench kills test-torch test-vllm format clean preflight
 
 help:  ## what there is to make
 	@sed -n 's/^\([a-z-]*\):.*## /make \1\t/p' Makefile | expand -t 17
@@ -42,6 +43,10 @@ bench: $(VENV)/.headway  ## tokens/s on this machine, and what the scheduler tak
 
 kills: $(VENV)/.headway $(VENV)/.dev  ## batch jobs under SIGKILL, 200 times (some minutes)
 	$(BIN)/python -m tests.batches.kill $(ARGS)
+
+test-torch: $(VENV)/.headway $(VENV)/.dev  ## the torch executor's tests, on PyTorch's CPU build
+	$(BIN)/python -c "import torch" 2>/dev/null || $(BIN)/pip install $(TORCH)
+	$(BIN)/python -m pytest tests/torch_ $(ARGS)
 
 # In an environment of its own: vLLM wants gigabytes, and versions of its own.
 test-vllm: $(VLLM_VENV)/.vllm  ## the scheduling inside vLLM, on a CPU (3.5 GB, some minutes)

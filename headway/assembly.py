@@ -3,7 +3,7 @@
 import random
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from headway.core.budget import Targets
@@ -21,7 +21,7 @@ from headway.executors.native import NativeExecutor, NativeOptions
 from headway.executors.packed import WeightCache
 from headway.models.cache import default_cache
 from headway.models.loader import LoadedModel
-from headway.models.types import ModelConfig
+from headway.models.types import ModelConfig, Weights
 
 KV_ELEMENT_BYTES = 2
 DEFAULT_SEQS = 64
@@ -76,6 +76,40 @@ class Sizes:
 
 
 @dataclass(frozen=True, slots=True)
+class Backend:
+    """What computes: "native", the CPU's own kernels, or "torch" on a device.
+
+    device: "cpu", "cuda" or "cuda:N". dtype: "bf16", "fp16", "fp32" or "auto", which is bf16 on a
+        GPU and fp32 on a CPU.
+    """
+
+    executor: str = "native"
+    device: str = "cpu"
+    dtype: str = "auto"
+
+    @property
+    def floats(self) -> str:
+        """The type of the KV cache."""
+        if self.executor == "native":
+            return "f16"
+        if self.dtype != "auto":
+            return self.dtype
+        return "fp32" if self.device == "cpu" else "bf16"
+
+    @property
+    def quantize(self) -> str:
+        """What float weights become at load."""
+        return "int8" if self.executor == "native" else "none"
+
+    @property
+    def notices(self) -> tuple[str, ...]:
+        """A line each, for who starts it."""
+        if self.executor == "native":
+            return ()
+        return ("the torch executor is experimental: it has been tested on CPUs, on no GPU",)
+
+
+@dataclass(frozen=True, slots=True)
 class EngineOptions:
     """All there is to choose about an engine.
 
@@ -83,6 +117,7 @@ class EngineOptions:
     targets: realtime latency targets in seconds; 0 = derived from measured steps.
     lanes: whether prefill and decode run on cores of their own; ConfigError for SPLIT on one core.
     weight_cache: where weights packed for the kernels are kept; None packs them at each start.
+    backend: what computes.
     """
 
     sizes: Sizes = Sizes()
@@ -91,21 +126,19 @@ class EngineOptions:
     loop: LoopOptions = LoopOptions()
     lanes: LaneMode = LaneMode.AUTO
     weight_cache: WeightCache | None = None
+    backend: Backend = Backend()
 
 
 def build_engine(
     model: LoadedModel, options: EngineOptions, observers: Sequence[Observer] = ()
 ) -> Engine:
-    """An engine for a model on this machine's CPU; `start` it, and `stop` it at the end.
+    """An engine for a model on this machine; `start` it, and `stop` it at the end.
 
     Raises ConfigError for sizes or a policy that can't work, ModelError for weights that can't.
     """
-    config = model.weights.config
-    scheduling = SchedulerConfig(
-        options.policy, options.targets, model_key=f"{model.weights.fingerprint} f16".encode()
-    )
-    sizes = native_options(config, options.sizes)
-    executor = NativeExecutor(model.weights, sizes, options.weight_cache)
+    key = f"{model.weights.fingerprint} {options.backend.floats}".encode()
+    scheduling = SchedulerConfig(options.policy, options.targets, model_key=key)
+    executor = _executor(model.weights, options)
     try:
         capacity = executor.capacity
         lanes = Controller(options.lanes, capacity, options.targets)
@@ -114,6 +147,24 @@ def build_engine(
     except BaseException:
         executor.close()
         raise
+
+
+def _executor(weights: Weights, options: EngineOptions) -> Executor:
+    backend, sizes = options.backend, options.sizes
+    if backend.executor == "native":
+        return NativeExecutor(weights, native_options(weights.config, sizes), options.weight_cache)
+    try:
+        from headway.executors.torch_ import build
+    except ModuleNotFoundError as error:
+        if error.name != "torch":
+            raise
+        raise ConfigError(
+            "the torch executor needs PyTorch: pip install 'headway[torch]'"
+        ) from None
+    torch_options = build.options_for(backend.device, backend.floats)
+    blocks = sizes.kv_blocks or build.pool_blocks(weights, torch_options, sizes.block_size)
+    whole = native_options(weights.config, replace(sizes, kv_blocks=blocks))
+    return build.build_executor(weights, whole, torch_options)
 
 
 def lane_mode(name: str) -> LaneMode:

@@ -52,7 +52,7 @@ def flag_options(flags: argparse.Namespace) -> "EngineOptions":
 
 def engine_options(settings: argparse.Namespace) -> "EngineOptions":
     """The engine's options, from resolved settings. Raises ConfigError."""
-    from headway.assembly import EngineOptions, Sizes, lane_mode, weight_cache
+    from headway.assembly import Backend, EngineOptions, Sizes, lane_mode, weight_cache
     from headway.core.budget import Targets
 
     sizes = Sizes(
@@ -71,6 +71,7 @@ def engine_options(settings: argparse.Namespace) -> "EngineOptions":
         targets,
         lanes=lane_mode(settings.lanes),
         weight_cache=weight_cache(settings.weight_cache),
+        backend=Backend(settings.executor, settings.device, settings.dtype),
     )
 
 
@@ -101,10 +102,10 @@ def load(
     from headway.models.pull import resolve_model
 
     source = resolve_model(model)
-    loaded = load_model(source.path)
+    loaded = load_model(source.path, options.backend.quantize)
     if chat_template is not None:
         loaded = _with_template(loaded, chat_template)
-    for notice in loaded.notices:
+    for notice in (*options.backend.notices, *loaded.notices):
         print(f"headway: {notice}", file=sys.stderr)
     return Loaded(source.name, loaded, build_engine(loaded, options, observers))
 

@@ -53,6 +53,21 @@ ENGINE_OPTIONS = (
     Option("max-model-len", COUNT, _MEMORY, "most tokens of prompt and answer together"),
     Option("threads", COUNT, _MEMORY, "threads that compute"),
     Option(
+        "executor",
+        choice(("native", "torch")),
+        _MEMORY,
+        "native: the CPU's own kernels; torch: PyTorch, experimental, with the extra `torch`",
+        "native",
+    ),
+    Option("device", TEXT, _MEMORY, "of the torch executor: cpu, cuda or cuda:N", "cpu"),
+    Option(
+        "dtype",
+        choice(("auto", "bf16", "fp16", "fp32")),
+        _MEMORY,
+        "of the torch executor; auto is bf16 on a GPU and fp32 on a CPU",
+        "auto",
+    ),
+    Option(
         "weight-cache",
         TEXT,
         _MEMORY,

@@ -25,6 +25,7 @@ from headway.models.types import ModelConfig, TensorType, Weights
 BLOCK_TOKENS = 16
 """Tokens of a KV block; the kernels are written for it."""
 
+_FLOATS = (TensorType.F32, TensorType.F16, TensorType.BF16)
 _COUNTED = ("kv_blocks", "max_seqs", "max_step_tokens", "max_model_len")
 _LARGEST = 2**31 - 1
 """Sizes are 32-bit integers on the C++ side."""
@@ -183,8 +184,10 @@ def _build(weights: Weights, capacity: Capacity, isa: str, file: str) -> _native
     matrices = {}
     vectors = {}
     for name, tensor in weights.tensors.items():
-        if tensor.type is TensorType.F32:
+        if tensor.type is TensorType.F32 and tensor.rows == 1:
             vectors[name] = np.ascontiguousarray(tensor.data.view(np.float32))
+        elif tensor.type in _FLOATS:
+            raise ModelError(f"the CPU executor needs quantised weights; {name!r} is not")
         else:
             kind = _native.WeightType.__members__[tensor.type.value]
             matrices[name] = (kind, tensor.rows, tensor.cols, np.ascontiguousarray(tensor.data))

@@ -13,8 +13,9 @@ from headway.models.tokenizer import SpecialNames, Tokenizer, load_tokenizer_jso
 from headway.models.types import TensorType, Weights
 from headway.models.weights import Layout, assemble
 
-QUANTISATIONS = {"int8": TensorType.Q8_0, "4bit": TensorType.Q4_1}
-"""What float weights may become at load."""
+QUANTISATIONS = {"int8": TensorType.Q8_0, "4bit": TensorType.Q4_1, "none": None}
+"""What float weights may become at load; "none" leaves them as they are, for executors that compute
+in floats."""
 
 _MAX_TEMPLATE_BYTES = 1 << 20
 
@@ -75,9 +76,11 @@ def _merged(files: Mapping[str, SafetensorsFile]) -> dict[str, StoredTensor]:
 class _Target:
     """Type of a slot's matrix; the vocabulary's stay at 8 bits, where errors cost most."""
 
-    matrices: TensorType
+    matrices: TensorType | None
 
-    def __call__(self, slot: Slot) -> TensorType:
+    def __call__(self, slot: Slot) -> TensorType | None:
+        if self.matrices is None:
+            return None
         return TensorType.Q8_0 if slot.name in ("embed", "head") else self.matrices
 
 

@@ -57,8 +57,8 @@ class LoadedModel:
 def load_model(path: Path, quantize: str = "int8") -> LoadedModel:
     """Load a GGUF file, or a Hugging Face folder with safetensors.
 
-    quantize: "int8" (Q8_0) or "4bit" (Q4_1; embedding and head stay Q8_0): what a folder's float
-        weights become. A GGUF file's matrices stay as they are where executors know the type,
+    quantize: "int8" (Q8_0), "4bit" (Q4_1; embedding and head stay Q8_0) or "none": what a folder's
+        float weights become. A GGUF file's matrices stay as they are where executors know the type,
         and become Q8_0 elsewhere.
     Matrices that stay are views of the mapped file. Takes about 0.15 s for a GGUF file, most of it
     the tokenizer; the digest of the whole file, beside it, is remembered in the cache.

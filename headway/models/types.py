@@ -11,11 +11,14 @@ import numpy.typing as npt
 class TensorType(Enum):
     """How a tensor's values are stored. Block formats are GGUF's, byte for byte.
 
-    Matrices reach an executor as one of Q4_0, Q4_1, Q8_0, Q4_K, Q6_K (other types are requantised
-    to Q8_0 by the loader); vectors as F32.
+    Matrices reach the CPU executor as one of Q4_0, Q4_1, Q8_0, Q4_K, Q6_K (other types are
+    requantised to Q8_0 by the loader), others in a float type too if they ask for it; vectors as
+    F32.
     """
 
     F32 = "F32"
+    F16 = "F16"
+    BF16 = "BF16"
     Q4_0 = "Q4_0"
     Q4_1 = "Q4_1"
     Q8_0 = "Q8_0"

@@ -14,7 +14,8 @@ from headway.models.types import ModelConfig, Tensor, TensorType
 
 _Scalar = TypeVar("_Scalar", bound=np.generic)
 
-_KEPT = {Encoding[kind.value] for kind in TensorType if kind is not TensorType.F32}
+_FLOATS = {Encoding.F32, Encoding.F16, Encoding.BF16}
+_KEPT = {Encoding[kind.value] for kind in TensorType} - _FLOATS
 """Matrix encodings that executors compute with as they are."""
 
 
@@ -23,12 +24,13 @@ class Layout:
     """How one kind of file stores a model.
 
     name_of: a slot's name in the file.
-    target: what a slot's matrix becomes where executors don't know its encoding.
+    target: what a slot's matrix becomes where executors don't know its encoding; None leaves
+        float types as they are.
     interleaved: whether rows of Q and K follow the interleaved form of RoPE where a slot says so.
     """
 
     name_of: Callable[[Slot], str]
-    target: Callable[[Slot], TensorType]
+    target: Callable[[Slot], TensorType | None]
     interleaved: bool
 
 
@@ -71,7 +73,7 @@ def assemble(
 
 def as_float32(tensor: StoredTensor) -> npt.NDArray[np.float32]:
     """The values of a tensor in a float type; raises ModelError for any other."""
-    if tensor.encoding not in (Encoding.F32, Encoding.F16, Encoding.BF16):
+    if tensor.encoding not in _FLOATS:
         raise ModelError(f"tensor {tensor.name!r} is {tensor.encoding.name}, not a float type")
     return dequantize(tensor.encoding, tensor.data)
 
@@ -95,6 +97,9 @@ def _matrix(
     encoding, data = source.encoding, source.data
     if encoding not in _KEPT:
         target = layout.target(slot)
+        if target is None and encoding in _FLOATS:
+            return Tensor(TensorType[encoding.name], rows, cols, data)
+        target = target or TensorType.Q8_0
         try:
             new = requantize(encoding, data, cols, target)
         except ModelError as e:

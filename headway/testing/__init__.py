@@ -7,12 +7,12 @@ ManualClock        time that moves only when told to
 conformance        what every executor must do, as checks that take an executor factory
 """
 
+from headway.executors.rules import PlanFaultError
 from headway.testing.builders import make_capacity, make_request
 from headway.testing.clock import ManualClock, WallClock
 from headway.testing.driver import Simulation
 from headway.testing.lanes import LaneSimulation
 from headway.testing.recording import RecordingExecutor
-from headway.testing.rules import PlanFaultError
 from headway.testing.scripted import (
     LinearDuration,
     Mishaps,

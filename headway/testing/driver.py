@@ -10,8 +10,8 @@ from headway.core.request import Committed, Finished, Preempted, Request, Verdic
 from headway.core.scheduler import Scheduler
 from headway.core.types import Lane, RequestId, ServiceClass
 from headway.errors import ExecutorError
+from headway.executors.rules import PlanFaultError
 from headway.testing.clock import ManualClock
-from headway.testing.rules import PlanFaultError
 from headway.testing.scripted import ScriptedHandle
 
 

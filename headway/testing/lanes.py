@@ -12,9 +12,9 @@ from headway.core.request import Committed, Request
 from headway.core.scheduler import Scheduler
 from headway.core.types import Arrangement, Lane, ServiceClass
 from headway.errors import ExecutorError
+from headway.executors.rules import PlanFaultError
 from headway.testing.clock import ManualClock
 from headway.testing.driver import DriveOptions, Judge, Simulation, no_verdicts
-from headway.testing.rules import PlanFaultError
 
 
 class TimedHandle(StepHandle, Protocol):

@@ -23,9 +23,9 @@ from headway.core.plan import (
 )
 from headway.core.types import Lane, RequestId
 from headway.errors import ExecutorError
+from headway.executors.rules import PlanFaultError, Touched, check_plan
 from headway.testing.cells import CELL_BYTES, POISON, CellPool, extend_chain
 from headway.testing.clock import Clock, ManualClock
-from headway.testing.rules import PlanFaultError, Touched, check_plan
 from headway.testing.sequence import Script, SequenceState, draw, last_cell
 
 Duration = Callable[[StepPlan], StepTiming]

@@ -7,8 +7,8 @@ from itertools import chain
 
 from headway.core.plan import Open, Sampled, SamplingSpec, TokenLogprobs
 from headway.core.types import BlockId, RequestId
+from headway.executors.rules import PlanFaultError
 from headway.testing.cells import CELL_BYTES, chain_root, digest, extend_chain
-from headway.testing.rules import PlanFaultError
 
 STRONG_BIAS = 50.0
 """A bias beyond this decides alone; a smaller one only changes what is drawn."""

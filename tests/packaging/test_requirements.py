@@ -1,6 +1,7 @@
 """What is imported is declared, what is declared is explained, and nothing heavy is among it."""
 
 import ast
+import re
 import sys
 from importlib.metadata import packages_distributions
 
@@ -9,7 +10,7 @@ import pytest
 from tests.packaging.project import ROOT, distribution, requirements
 
 # Imported by name only where the extra that brings it is installed.
-OPTIONAL = {"huggingface-hub"}
+OPTIONAL = {"huggingface-hub": "hub", "torch": "torch"}
 
 # Always comes with pydantic, which pins the one version that fits.
 PARTS = {"pydantic-core": "pydantic"}
@@ -32,8 +33,9 @@ def imported_distributions() -> set[str]:
 
 def test_every_import_is_declared() -> None:
     declared = requirements()
-    assert imported_distributions() - declared["run"] - OPTIONAL == set()
-    assert declared["hub"] == OPTIONAL
+    assert imported_distributions() - declared["run"] - OPTIONAL.keys() == set()
+    for name, extra in OPTIONAL.items():
+        assert declared[extra] == {name}
 
 
 def test_tests_have_the_extras() -> None:
@@ -42,7 +44,17 @@ def test_tests_have_the_extras() -> None:
 
 @pytest.mark.parametrize("heavy", ["torch", "transformers", "tensorflow", "jax", "onnxruntime"])
 def test_nothing_heavy_at_run_time(heavy: str) -> None:
-    assert heavy not in requirements()["run"] | imported_distributions()
+    assert heavy not in requirements()["run"]
+    assert heavy == "torch" or heavy not in imported_distributions()
+
+
+def test_torch_is_imported_by_its_executor_alone() -> None:
+    importers = {
+        path.relative_to(ROOT / "headway").parts[:2]
+        for path in (ROOT / "headway").rglob("*.py")
+        if re.search(r"^\s*(import|from) torch\b", path.read_text(), re.MULTILINE)
+    }
+    assert importers == {("executors", "torch_")}
 
 
 def test_every_dependency_is_explained() -> None:

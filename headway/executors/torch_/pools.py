@@ -1,0 +1,74 @@
+"""The KV pools: on the device, and in host memory for what is swapped out."""
+
+from collections.abc import Iterator, Sequence
+from math import prod
+
+import torch
+
+from headway.core.plan import BlockCopy, Capacity
+from headway.errors import ConfigError
+from headway.models.types import ModelConfig
+
+
+def block_shape(config: ModelConfig, block_size: int) -> tuple[int, ...]:
+    """[layers, 2, block_size, kv_heads, head_dim]: one block is contiguous over all layers, so
+    that it is swapped in one piece; 0 is keys, 1 is values."""
+    attention = config.attention
+    return (config.layers, 2, block_size, attention.kv_heads, attention.head_dim)
+
+
+def block_bytes(config: ModelConfig, block_size: int, dtype: torch.dtype) -> int:
+    """Bytes of a block."""
+    return prod(block_shape(config, block_size)) * int(dtype.itemsize)
+
+
+def runs(copies: Sequence[BlockCopy]) -> Iterator[tuple[int, int, int]]:
+    """Copies as (first device block, first host block, blocks): neighbours on both sides go in one
+    piece."""
+    ordered = sorted(copies, key=lambda copy: copy.device)
+    start = 0
+    for i in range(1, len(ordered) + 1):
+        first = ordered[start]
+        if i < len(ordered) and (ordered[i].device, ordered[i].host) == (
+            first.device + i - start,
+            first.host + i - start,
+        ):
+            continue
+        yield first.device, first.host, i - start
+        start = i
+
+
+class Pools:
+    """device, host: [blocks, *block_shape]. Host memory is pinned where the device is a GPU, so
+    that copies run beside kernels."""
+
+    def __init__(
+        self, config: ModelConfig, capacity: Capacity, dtype: torch.dtype, device: torch.device
+    ) -> None:
+        """Raises ConfigError where the memory doesn't hold them."""
+        shape = block_shape(config, capacity.block_size)
+        try:
+            self.device = torch.zeros((capacity.kv_blocks, *shape), dtype=dtype, device=device)
+            pinned = device.type == "cuda" and capacity.host_blocks > 0
+            self.host = torch.empty((capacity.host_blocks, *shape), dtype=dtype, pin_memory=pinned)
+        except (RuntimeError, MemoryError) as error:
+            raise ConfigError(
+                f"{capacity.kv_blocks:,} KV blocks and {capacity.host_blocks:,} host blocks are "
+                "more than the memory holds"
+            ) from error
+
+    def layer(self, index: int) -> torch.Tensor:
+        """One layer of the device pool, [blocks, 2, block_size, kv_heads, head_dim]."""
+        return self.device[:, index]
+
+    def copy_out(self, copies: Sequence[BlockCopy]) -> None:
+        """Device to host."""
+        for device, host, count in runs(copies):
+            part = self.device[device : device + count]
+            self.host[host : host + count].copy_(part, non_blocking=True)
+
+    def copy_in(self, copies: Sequence[BlockCopy]) -> None:
+        """Host to device."""
+        for device, host, count in runs(copies):
+            part = self.host[host : host + count]
+            self.device[device : device + count].copy_(part, non_blocking=True)

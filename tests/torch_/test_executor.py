@@ -1,0 +1,56 @@
+"""What the conformance suite doesn't ask: pools, options, and the whole engine on torch."""
+
+import random
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headway.core.plan import BlockCopy
+from headway.core.types import BlockId
+from headway.errors import ConfigError
+from headway.executors.torch_.build import blocks_beside, options_for, pool_blocks
+from headway.executors.torch_.executor import TorchExecutor
+from headway.executors.torch_.options import TorchOptions
+from headway.executors.torch_.pools import runs
+from headway.testing import make_capacity
+from tests.tiny import tiny_weights
+
+
+@given(st.dictionaries(st.integers(0, 40), st.integers(0, 40), max_size=20))
+def test_runs_cover_every_copy_once(pairs: dict[int, int]) -> None:
+    copies = [BlockCopy(BlockId(d), BlockId(h)) for d, h in pairs.items()]
+    random.Random(1).shuffle(copies)
+    found = [(device + i, host + i) for device, host, count in runs(copies) for i in range(count)]
+    assert sorted(found) == sorted(pairs.items())
+
+
+def test_neighbours_are_copied_in_one_piece() -> None:
+    copies = [BlockCopy(BlockId(d), BlockId(h)) for d, h in ((4, 9), (3, 8), (5, 10), (7, 11))]
+    assert list(runs(copies)) == [(3, 8, 3), (7, 11, 1)]
+
+
+@pytest.mark.parametrize(
+    ("make", "says"),
+    [
+        (lambda: TorchOptions(dtype="fp8"), "fp8"),
+        (lambda: TorchOptions(device="tpu"), "tpu"),
+        (lambda: TorchOptions(layers_a_launch=0), "layers"),
+    ],
+)
+def test_wrong_options_are_named(make: Callable[[], TorchOptions], says: str) -> None:
+    with pytest.raises(ConfigError, match=says):
+        make()
+
+
+def test_blocks_that_tiles_do_not_fit_are_refused() -> None:
+    with pytest.raises(ConfigError, match="16"):
+        TorchExecutor(tiny_weights(), make_capacity(block_size=32), TorchOptions())
+
+
+def test_a_pool_fits_beside_the_weights() -> None:
+    weights = tiny_weights()
+    assert pool_blocks(weights, options_for("cpu", "fp32"), 16) == 65_536 // 16
+    assert blocks_beside(80_000_000_000, 16_000_000_000, 2_097_152) == 25_987
+    assert blocks_beside(10_000_000_000, 16_000_000_000, 2_097_152) < 1
