@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import inf
 
 from headway.core.step_model import StepLoad, StepModel
 
@@ -9,6 +10,7 @@ _ITL_FACTOR = 1.5
 _TTFT_LEAST_S = 0.2
 _TTFT_STEPS = 8
 _MAX_STEP_SHARE = 0.25
+_FIXED_SHARE = 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,11 +34,18 @@ class Targets:
         return _MAX_STEP_SHARE * ttft_s
 
 
+def long_enough(model: StepModel) -> float:
+    """Seconds of a step with prefill beyond which a longer one gains little: what every step costs,
+    whatever it computes, is a twentieth of it."""
+    return model.fixed_seconds / _FIXED_SHARE
+
+
 class StepBudget:
     """Fills one step: what was put in, and whether more fits. Lives for one plan."""
 
     def __init__(self, model: StepModel, max_tokens: int, limit_s: float) -> None:
-        """`limit_s` binds what is asked with `fits`; what must run is put in with `take`."""
+        """`limit_s` binds what is asked with `rows_room` and `chunk_room`; what must run is put in
+        with `take`."""
         self._model = model
         self._limit_s = limit_s
         self.load = StepLoad()
@@ -48,9 +57,9 @@ class StepBudget:
         most = contexts[: max(self.tokens_left, 0)]
         return self._model.rows_room(self.load, most, self._limit_s)
 
-    def chunk_room(self, context: int) -> int:
-        """Most prefill tokens at `context` that keep the step within its limits."""
-        room = self._model.prefill_room(self.load, context, self._limit_s)
+    def chunk_room(self, context: int, most_s: float = inf) -> int:
+        """Most prefill tokens at `context` that keep the step within its limits, and `most_s`."""
+        room = self._model.prefill_room(self.load, context, min(self._limit_s, most_s))
         return max(min(room, self.tokens_left), 0)
 
     def take_rows(self, contexts: Sequence[int]) -> None:

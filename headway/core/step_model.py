@@ -120,6 +120,11 @@ class StepModel:
         """Seconds to compute a prefix of `tokens` again."""
         return self._prefill.slope(1) * tokens + self._prefill.slope(2) * (tokens * tokens // 2)
 
+    @property
+    def fixed_seconds(self) -> float:
+        """What a step with prefill takes whatever it computes."""
+        return self._prefill.slope(0)
+
     def observe(self, load: StepLoad, seconds: float) -> None:
         """Learn from a step that was computed."""
         seconds = max(seconds, 1e-9)

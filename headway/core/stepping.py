@@ -5,9 +5,10 @@ Order: class by class, decode rows before prefill chunks. A resident left out is
 
 from collections.abc import Iterable, Set
 from itertools import chain
+from math import inf
 from operator import attrgetter
 
-from headway.core.budget import FloorCredit, StepBudget
+from headway.core.budget import FloorCredit, StepBudget, long_enough
 from headway.core.plan import Chunk
 from headway.core.record import Draft, StepRecord
 from headway.core.residency import Residency
@@ -63,6 +64,7 @@ class Stepping:
         self._lane = residency.lane
         self._model = world.step_model(self._lane)
         self.limit_s = self._time_limit(now)
+        self._long_enough_s = long_enough(self._model) if self.limit_s < inf else inf
         self._budget = StepBudget(self._model, world.capacity.max_step_tokens, self.limit_s)
 
     @property
@@ -111,13 +113,16 @@ class Stepping:
 
     def prefill(self, rank: ServiceClass) -> None:
         """Add prefill chunks of the class, most senior first, as long as they fit. The first one of
-        the highest class present gets a block whatever the limit."""
-        if self._realtime_first and rank is not ServiceClass.REALTIME:
+        the highest class present gets a block whatever the limit. While realtime is about, those of
+        the lower classes make no step longer than pays: the next arrival would wait for it."""
+        realtime = rank is ServiceClass.REALTIME
+        if self._realtime_first and not realtime:
             return
+        most_s = inf if realtime else self._long_enough_s
         size, prompts = self._world.capacity.block_size, self._able(self._of(rank).prompts)
-        kept = self._floor_tokens() if prompts and rank is ServiceClass.REALTIME else 0
+        kept = self._floor_tokens() if prompts and realtime else 0
         for sequence in prompts:
-            room = self._budget.chunk_room(sequence.computed)
+            room = self._budget.chunk_room(sequence.computed, most_s)
             room = min(room, self._budget.tokens_left - kept)
             if not self._granted_block and not self._chunks_above(rank):
                 room = max(room, min(size, self._budget.tokens_left))
@@ -229,7 +234,7 @@ class Stepping:
         for sequence in left:
             if sequence.id in self._unready:
                 residency.notes.paused(sequence, "its grammar's mask is not made yet")
-        usual = "the step was full" if self.limit_s == float("inf") else "the step's time limit"
+        usual = "the step was full" if self.limit_s == inf else "the step's time limit"
         if self._realtime_first:
             usual = "realtime waits or prefills"
         return Draft(
@@ -282,7 +287,7 @@ class Stepping:
         world, targets = self._world, self._world.config.targets
         rows = self._of(ServiceClass.REALTIME).rows
         if now - world.realtime_seen_s > world.config.realtime_memory_s:
-            return float("inf")
+            return inf
         load = StepLoad(0, 0, max(len(rows), 1), sum(s.computed for s in rows))
         realtime_step_s = self._model.predict(load)
         limit_s = targets.max_step(realtime_step_s)

@@ -166,3 +166,16 @@ def test_where_nobody_is_ready_the_step_is_empty() -> None:
     stepping.decode_rows(BATCH)
     stepping.unstick()
     assert computing(stepping) == {}
+
+
+def test_a_lower_classes_prompt_makes_no_step_longer_than_pays() -> None:
+    """Of 2 ms a step and 1 ms a token, 2 ms are a twentieth of 40 ms."""
+    for rank, seen_s, tokens in ((STANDARD, 1.0, 38), (REALTIME, 1.0, 400), (STANDARD, -99.0, 400)):
+        world = world_of(
+            64, config=SchedulerConfig(targets=Targets(ttft_s=10.0)), max_step_tokens=512
+        )
+        world.realtime_seen_s = seen_s
+        decoding(world, make_request(1, rank, 400), generated=0).has_computed(0)
+        stepping = stepping_for(world)
+        stepping.prefill(rank)
+        assert computing(stepping) == {1: tokens}
