@@ -1,26 +1,66 @@
 """Times steps of the CPU executor and writes them for `headway simulate --calibrate`.
 
-    python bench/calibrate.py MODEL.gguf OUT.json [--threads N] [--name smollm2-135m]
+    python bench/calibrate.py MODEL.gguf OUT.json [--threads N] [--name smollm2-135m] [--rounds 6]
 
-Each case of `step.py` but the sampled one, and a few smaller ones, in seconds of the whole step as
-the engine sees it: the least of the repeats, since neighbours on the machine only add time.
+Cases take turns for several rounds, and the least time of each counts: neighbours on the machine
+only add time, and no case has all its repeats in one bad second. What the engine does between two
+steps is measured by running it, and is part of every step's time.
 """
 
 import argparse
 import json
+import random
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from statistics import median
 
-from step import BLOCK_TOKENS, CASES, MOST_ROWS, Case, run_case
+from step import BLOCK_TOKENS, Case, plans, run_once
 
+from headway.assembly import EngineOptions, Sizes, build_engine
+from headway.core.types import ServiceClass
+from headway.engine.engine import Engine
+from headway.engine.types import GenerationRequest, SamplingParams, StopConditions
 from headway.executors.native import NativeExecutor, NativeOptions
-from headway.models.loader import load_model
+from headway.models.loader import LoadedModel, load_model
 
-FURTHER = (
-    Case("decode-4@200", 4, 200, reps=30),
-    Case("decode-16@300", 16, 300, reps=20),
-    Case("prefill-64@0", 1, 0, tokens=64, reps=15),
-    Case("prefill-128@256", 1, 256, tokens=128, reps=10),
+SMALL_HALF = 0x2C00  # 0.0625: contexts are filled with it, which costs attention the same
+LONE, ROWS = Case("decode-1@150", 1, 150, reps=8), Case("decode-8@150", 8, 150, reps=8)
+CASES = (
+    LONE,
+    Case("decode-2@100", 2, 100, reps=6),
+    Case("decode-4@200", 4, 200, reps=6),
+    ROWS,
+    Case("decode-16@300", 16, 300, reps=4),
+    Case("decode-32@64", 32, 64, reps=3),
+    Case("decode-32@1000", 32, 1000, reps=2),
+    Case("decode-1@1000", 1, 1000, reps=6),
+    Case("decode-1@4000", 1, 4000, reps=4),
+    Case("prefill-16@0", 1, 0, tokens=16, reps=4),
+    Case("prefill-32@200", 1, 200, tokens=32, reps=4),
+    Case("prefill-64@0", 1, 0, tokens=64, reps=3),
+    Case("prefill-128@0", 1, 0, tokens=128, reps=3),
+    Case("prefill-128@256", 1, 256, tokens=128, reps=3),
+    Case("prefill-256@0", 1, 0, tokens=256, reps=2),
+    Case("prefill-512@0", 1, 0, tokens=512, reps=2),
+    Case("prefill-512@1536", 1, 1536, tokens=512, reps=1),
 )
+MOST_ROWS = 64
+ENGINE_PROMPT, ENGINE_ANSWER, IN_A_ROW = 100, 100, 10
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    """The engine's turn between two steps, in seconds: a constant, and for each row."""
+
+    step_s: float
+    row_s: float
+
+    def seconds(self, rows: int) -> float:
+        """The turn before a step of so many rows."""
+        return self.step_s + self.row_s * rows
 
 
 def main() -> None:
@@ -30,24 +70,126 @@ def main() -> None:
     parser.add_argument("out", type=Path)
     parser.add_argument("--threads", type=int, default=0)
     parser.add_argument("--name", default="smollm2-135m", help="the model's name to the simulator")
+    parser.add_argument("--rounds", type=int, default=6)
     args = parser.parse_args()
-    cases = [c for c in (*CASES, *FURTHER) if not c.sampling.temperature]
-    options = NativeOptions(
-        kv_blocks=max(c.rows * -(-(c.context + c.tokens) // BLOCK_TOKENS) for c in cases),
-        max_seqs=MOST_ROWS,
-        max_model_len=4096,
-        threads=args.threads,
-    )
-    executor = NativeExecutor(load_model(args.model).weights, options)
+    document = calibration(load_model(args.model), args.name, args.rounds, args.threads)
+    args.out.write_text(json.dumps(document, indent=1) + "\n")
+
+
+def calibration(
+    model: LoadedModel, name: str, rounds: int, threads: int = 0, say: bool = True
+) -> dict[str, object]:
+    """What `headway simulate --calibrate` reads."""
+    best = time_steps(model, rounds, threads)
+    host = time_host(model, best, threads)
     steps = []
-    for case in cases:
-        seconds = run_case(executor, case)["best"] / 1e3
+    for case, seconds in best.items():
+        whole_s = seconds + host.seconds(case.rows)
         steps.append(
-            {"rows": case.rows, "tokens": case.tokens, "context": case.context, "seconds": seconds}
+            {"rows": case.rows, "tokens": case.tokens, "context": case.context, "seconds": whole_s}
         )
-        print(f"{case.name:20}{seconds * 1e3:10.3f} ms", flush=True)
-    executor.close()
-    args.out.write_text(json.dumps({"model": args.name, "steps": steps}, indent=1) + "\n")
+        if say:
+            print(f"{case.name:20}{seconds * 1e3:10.3f} ms", flush=True)
+    if say:
+        print(f"between steps: {host.step_s * 1e3:.3f} ms and {host.row_s * 1e3:.3f} ms a row")
+    return {"model": name, "steps": steps}
+
+
+def time_steps(model: LoadedModel, rounds: int, threads: int = 0) -> dict[Case, float]:
+    """The least seconds of each case."""
+    options = NativeOptions(
+        kv_blocks=max(c.rows * -(-(c.context + c.tokens) // BLOCK_TOKENS) for c in CASES),
+        max_seqs=MOST_ROWS,
+        max_model_len=4608,
+        threads=threads,
+    )
+    executor = NativeExecutor(model.weights, options)
+    try:
+        for block in range(options.kv_blocks):
+            executor.native.fill_block(False, block, SMALL_HALF)
+        steps = {case: plans(case) for case in CASES}
+        best = dict.fromkeys(CASES, float("inf"))
+        for _ in range(rounds):
+            for case in CASES:
+                run_once(executor, next(steps[case]))
+                timed = [run_once(executor, next(steps[case])).whole_s for _ in range(case.reps)]
+                best[case] = min(best[case], *timed)
+        return best
+    finally:
+        executor.close()
+
+
+def pace(model: LoadedModel) -> float:
+    """Seconds of a typical mixture of steps, medians: how fast the machine is now."""
+    executor = NativeExecutor(
+        model.weights, NativeOptions(kv_blocks=256, max_seqs=MOST_ROWS, max_model_len=512)
+    )
+    try:
+        seconds = 0.0
+        for case in (LONE, ROWS):
+            steps = plans(case)
+            seconds += median(run_once(executor, next(steps)).whole_s for _ in range(60))
+        return seconds
+    finally:
+        executor.close()
+
+
+def time_host(model: LoadedModel, best: dict[Case, float], threads: int = 0) -> Host:
+    """The engine's turn: what is between tokens of running answers beyond the executor's step."""
+    turns = []
+    for case in (LONE, ROWS):
+        engine = build_engine(model, EngineOptions(Sizes(threads=threads or None)))
+        engine.start()
+        try:
+            turns.append(max(_least_gap(engine, case.rows) - best[case], 0.0))
+        finally:
+            engine.stop()
+    row_s = max((turns[1] - turns[0]) / (ROWS.rows - LONE.rows), 0.0)
+    return Host(max(turns[0] - row_s, 0.0), row_s)
+
+
+def _least_gap(engine: Engine, rows: int) -> float:
+    """Time between tokens while all of the rows decode: the least mean of ten in a row."""
+    answers = [Answer(engine, tokens_of(i, ENGINE_PROMPT), ENGINE_ANSWER) for i in range(rows)]
+    for answer in answers:
+        answer.thread.join()
+    first_s, last_s = max(a.times_s[0] for a in answers), min(a.times_s[-1] for a in answers)
+    return min(
+        (later_s - sooner_s) / IN_A_ROW
+        for a in answers
+        for sooner_s, later_s in zip(a.times_s, a.times_s[IN_A_ROW:], strict=False)
+        if first_s <= sooner_s and later_s <= last_s
+    )
+
+
+def tokens_of(seed: int, count: int) -> list[int]:
+    """A prompt of random tokens."""
+    rng = random.Random(seed)
+    return [rng.randrange(1000, 40_000) for _ in range(count)]
+
+
+class Answer:
+    """A request of an engine, read by a thread of its own. times_s: of each of its tokens."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        prompt: Sequence[int],
+        answer_tokens: int,
+        service_class: ServiceClass = ServiceClass.STANDARD,
+    ) -> None:
+        """Send it."""
+        stop = StopConditions(answer_tokens, ignore_eos=True)
+        request = GenerationRequest(prompt, service_class, SamplingParams(temperature=0.0), stop)
+        self.times_s: list[float] = []
+        self.sent_s = time.monotonic()
+        self._deltas = engine.submit_sync(request)
+        self.thread = threading.Thread(target=self._read)
+        self.thread.start()
+
+    def _read(self) -> None:
+        for delta in self._deltas:
+            self.times_s += [time.monotonic()] * len(delta.tokens)
 
 
 if __name__ == "__main__":

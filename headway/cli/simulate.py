@@ -49,6 +49,8 @@ def _cells(settings: argparse.Namespace) -> list[Cell]:
         fit = calibrated(device, Path(settings.calibrate))
         device = fit.device
         print(fit.report, file=sys.stderr)
+    if settings.layer_group is not None:
+        device = replace(device, layer_group=settings.layer_group)
     shares, objectives = parse_shares(settings.classes), parse_objectives(settings.objectives)
     targets = Targets((settings.itl_target or 0) / 1000, (settings.ttft_target or 0) / 1000)
     host_blocks = -1 if settings.host_blocks == 0 else settings.host_blocks or 0
@@ -58,17 +60,18 @@ def _cells(settings: argparse.Namespace) -> list[Cell]:
             model=model,
             policy=policy,
             sizes=Sizes(settings.kv_blocks or 0, host_blocks, max_seqs, max_step_tokens),
-            mix=Mix(shares, rate_scale, settings.backlog, settings.seed),
+            mix=Mix(shares, rate_scale, backlog, settings.seed),
             lanes=lanes,
             targets=targets,
             objectives=objectives,
         )
-        for policy, lanes, max_seqs, max_step_tokens, rate_scale in product(
+        for policy, lanes, max_seqs, max_step_tokens, rate_scale, backlog in product(
             settings.policy,
             settings.lanes,
             settings.max_seqs,
             settings.max_step_tokens,
             settings.rate_scale,
+            settings.backlog,
         )
     ]
 

@@ -34,7 +34,11 @@ def add_simulate(parser: argparse.ArgumentParser) -> None:
         help="a request's class is drawn with these; default: realtime=0.2,standard=0.5,batch=0.3",
     )
     load.add_argument(
-        "--backlog", type=natural, default=0, metavar="N", help="batch requests always there"
+        "--backlog",
+        type=_several(natural),
+        default=(0,),
+        metavar="N[,N…]",
+        help="batch requests always there, waiting or running: also a cap on them",
     )
     load.add_argument("--seed", type=int, default=0, metavar="N")
     machine = parser.add_argument_group("machine")
@@ -54,6 +58,12 @@ def add_simulate(parser: argparse.ArgumentParser) -> None:
     )
     machine.add_argument(
         "--calibrate", metavar="FILE.json", help="fit the device to step timings first"
+    )
+    machine.add_argument(
+        "--layer-group",
+        type=natural,
+        metavar="N",
+        help="realtime stops a step after every N layers; 0: nowhere; default: the device's",
     )
     rules = parser.add_argument_group("scheduling")
     rules.add_argument("--policy", type=_several(str), default=("tiered",), metavar="NAME[,NAME…]")

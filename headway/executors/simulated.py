@@ -48,7 +48,7 @@ class StepCost:
 
     memory_s: the part of compute_s in which memory bandwidth, not arithmetic, is the limit.
     bytes_moved: to and from device memory while computing.
-    layers: equal parts of compute_s, between which the step can be interrupted; 0 if it can't be.
+    parts: equal parts of compute_s, between which the step can be interrupted; 0 if it can't be.
     """
 
     copy_out_s: float
@@ -56,7 +56,7 @@ class StepCost:
     compute_s: float
     memory_s: float
     bytes_moved: float
-    layers: int = 0
+    parts: int = 0
 
     @property
     def total_s(self) -> float:
@@ -239,13 +239,13 @@ class SimulatedStep:
         return self._result
 
     def interrupt(self) -> None:
-        """End at the next layer boundary, where the device can and one is left."""
+        """End with the part under way, where the device can and another part is left."""
         self._executor.catch_up()
-        layers, cost = self.cost.layers, self.cost
-        if self.ended or self.interrupted or not layers:
+        parts, cost = self.cost.parts, self.cost
+        if self.ended or self.interrupted or not parts:
             return
-        layer = cost.compute_s / cost.total_s / layers
-        layers_left = int(min(self.remaining, layer * layers) / layer)
-        if layers_left:
-            self.remaining -= layers_left * layer
+        part = cost.compute_s / cost.total_s / parts
+        parts_left = int(min(self.remaining, part * parts) / part)
+        if parts_left:
+            self.remaining -= parts_left * part
             self.interrupted = True

@@ -16,6 +16,7 @@ from headway.core.types import Arrangement, ServiceClass
 from headway.errors import ConfigError
 from headway.simulate.devices import Device
 from headway.simulate.figures import Figures, Objective, figures
+from headway.simulate.record import Recorder
 from headway.simulate.replay import Machine, Progress, Replay
 from headway.simulate.roofline import Roofline, RooflineTimer
 from headway.simulate.shapes import ModelShape
@@ -91,11 +92,15 @@ class Cell:
         return Scheduler(capacity, config, _chooser(self.lanes, capacity, self.targets))
 
     def run(self, trace: Trace, progress: Progress = lambda share: None) -> Figures:
+        """Replay a trace and sum it up. Raises ConfigError where the sizes can't work."""
+        return figures(self.replay(trace, progress), self.objectives)
+
+    def replay(self, trace: Trace, progress: Progress = lambda share: None) -> Recorder:
         """Replay a trace. Raises ConfigError where the sizes can't work."""
         capacity = self.sizes.capacity(self.device, self.model)
         timer = RooflineTimer(Roofline(self.device, self.model), capacity.block_bytes)
         replay = Replay(self.scheduler(), Machine(capacity, timer), Workload(trace, self.mix))
-        return figures(replay.run(progress), self.objectives)
+        return replay.run(progress)
 
 
 @dataclass(frozen=True, slots=True)

@@ -62,7 +62,7 @@ class Device:
     overhead_s: launch, sampling and the host's turn, a step.
     bandwidth_by_share: (share of the units, share of the bandwidth they can draw), rising.
     weight_bytes: bytes of one weight as served.
-    interruptible: whether a step can stop at a layer boundary.
+    layer_group: a step can stop for a realtime arrival after every so many layers; 0: nowhere.
     """
 
     name: str
@@ -72,7 +72,7 @@ class Device:
     overhead_s: float
     bandwidth_by_share: tuple[tuple[float, float], ...]
     weight_bytes: float = 2.0
-    interruptible: bool = False
+    layer_group: int = 0
 
     def bandwidth_share(self, share: float) -> float:
         """Share of the bandwidth that a share of the units can draw when nobody else does."""
@@ -115,6 +115,10 @@ _PCIE4 = Link(25e9, 25e9, 64 * GIB)
 # 1 ms a step assumed: launches replayed from a graph, sampling, copies of tables, the host's turn.
 _GPU_OVERHEAD_S = 0.001
 
+# 4 layers assumed: an executor that launches a step in groups of layers, each of which looks at a
+# flag first, can stop between two of them. Of 32 layers that is an eighth of a step.
+_GPU_LAYER_GROUP = 4
+
 DEVICES = {
     device.name: device
     for device in (
@@ -125,6 +129,7 @@ DEVICES = {
             _PCIE5,
             _GPU_OVERHEAD_S,
             _HOPPER_CURVE,
+            layer_group=_GPU_LAYER_GROUP,
         ),
         Device(
             "h200",  # SXM data sheet: as the H100 but 4.8 TB/s and 141 GB
@@ -133,6 +138,7 @@ DEVICES = {
             _PCIE5,
             _GPU_OVERHEAD_S,
             _HOPPER_CURVE,
+            layer_group=_GPU_LAYER_GROUP,
         ),
         Device(
             "a100",  # SXM4 80 GB data sheet: 312 TFLOP/s bf16 dense, 2.039 TB/s, 108 SMs
@@ -142,6 +148,7 @@ DEVICES = {
             _PCIE4,
             _GPU_OVERHEAD_S,
             _HOPPER_CURVE,
+            layer_group=_GPU_LAYER_GROUP,
         ),
         Device(
             # Two cores of a Zen 3 server with AVX2, SmolLM2-135M in four bits, measured with
@@ -155,7 +162,7 @@ DEVICES = {
             0.0005,
             ((0.5, 0.6), (1.0, 1.0)),
             weight_bytes=0.717,
-            interruptible=True,
+            layer_group=1,
         ),
     )
 }

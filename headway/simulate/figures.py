@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from headway.core.types import ServiceClass
 from headway.errors import ConfigError
@@ -11,6 +12,7 @@ ENOUGH_FOR_P99 = 500
 """A p99 rests on at least this many requests; below, p90 is quoted."""
 
 _CDF_POINTS = 101
+_PARTS = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,11 +83,33 @@ def _at(ordered: Sequence[float], level: float) -> float:
 
 
 @dataclass(frozen=True, slots=True)
+class Quartile:
+    """Time to first token of a quarter of a class's requests, those next in length of prompt.
+
+    longest: tokens of its longest prompt.
+    """
+
+    longest: int
+    ttft: Spread
+
+    @property
+    def tail(self) -> str:
+        """The highest percentile that the number of requests carries."""
+        return tail_of(self.ttft.count)
+
+
+def tail_of(requests: int) -> str:
+    """The highest percentile that so many requests carry."""
+    return "p99" if requests >= ENOUGH_FOR_P99 else "p90"
+
+
+@dataclass(frozen=True, slots=True)
 class ClassFigures:
     """One class. Rates are over the time from the first arrival to the last token of the trace.
 
     requests: that ended with their whole answer; cut: ended without it (refused ones too).
     good_per_s: requests a second that kept to their objective.
+    quartiles: by length of prompt, shortest first; none with fewer than four requests.
     """
 
     requests: int
@@ -99,6 +123,7 @@ class ClassFigures:
     pauses: int
     swaps: int
     recomputes: int
+    quartiles: tuple[Quartile, ...] = ()
 
     @property
     def preemptions(self) -> int:
@@ -108,7 +133,7 @@ class ClassFigures:
     @property
     def tail(self) -> str:
         """The highest percentile that the number of requests carries."""
-        return "p99" if self.requests >= ENOUGH_FOR_P99 else "p90"
+        return tail_of(self.requests)
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,6 +213,21 @@ def _class_figures(
         pauses=record.pauses,
         swaps=record.swaps,
         recomputes=record.recomputes,
+        quartiles=_quartiles(ended),
+    )
+
+
+def _quartiles(lives: list[Life]) -> tuple[Quartile, ...]:
+    ordered = sorted(lives, key=lambda life: life.prompt_tokens)
+    edges = [len(ordered) * i // _PARTS for i in range(_PARTS + 1)]
+    parts = [ordered[start:end] for start, end in pairwise(edges)]
+    return tuple(
+        Quartile(
+            part[-1].prompt_tokens,
+            Spread.of([life.first_s - life.arrival_s for life in part if life.first_s is not None]),
+        )
+        for part in parts
+        if all(parts)
     )
 
 

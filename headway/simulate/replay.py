@@ -136,7 +136,7 @@ class Replay:
     def _watches_arrivals(self) -> bool:
         """Whether a lane is idle, or a step can be interrupted."""
         one_idle = len(self._flights) == 1 and Lane.UNIFIED not in self._flights
-        return one_idle or any(f.step.cost.layers for f in self._flights.values())
+        return one_idle or any(f.step.cost.parts for f in self._flights.values())
 
     def _interrupt_for(self, job: Job) -> None:
         """As the engine does: a realtime arrival stops a step that computes for others only."""

@@ -6,7 +6,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from headway.simulate.cells import Cell
-from headway.simulate.figures import ClassFigures, Figures, Spread
+from headway.simulate.figures import ClassFigures, Figures, Quartile, Spread
 from headway.simulate.traces import Trace
 
 _COLUMNS = (
@@ -32,6 +32,9 @@ def table(cell: Cell, result: Figures) -> Iterator[str]:
         cells = (service_class.label, *_row(seen))
         widths = (width for _, width in _COLUMNS)
         yield "  " + "".join(text.rjust(w) for text, w in zip(cells, widths, strict=True))
+    for service_class, seen in result.classes.items():
+        if seen.quartiles:
+            yield f"  {service_class.label} TTFT by prompt tokens: {_by_prompt(seen.quartiles)}"
     yield (
         f"  {result.span_s:.0f} s, busy {result.busy:.1%} (copies {result.copying:.1%}), "
         f"{result.steps} steps of {result.mean_rows:.1f} decode rows, "
@@ -56,6 +59,10 @@ def title(cell: Cell) -> str:
         f"at most {cell.sizes.max_step_tokens} tokens a step",
         f"{cell.sizes.max_seqs} seats",
     ]
+    if cell.targets.itl_s:
+        parts.append(f"ITL target {cell.targets.itl_s * 1e3:g} ms")
+    if cell.targets.ttft_s:
+        parts.append(f"TTFT target {cell.targets.ttft_s * 1e3:g} ms")
     if mix.backlog:
         parts.append(f"batch backlog {mix.backlog}")
     return " · ".join(parts)
@@ -75,6 +82,12 @@ def _row(seen: ClassFigures) -> tuple[str, ...]:
         f"{seen.preemptions}",
         f"{seen.swaps}",
         f"{seen.pauses}",
+    )
+
+
+def _by_prompt(quartiles: Sequence[Quartile]) -> str:
+    return " · ".join(
+        f"<= {q.longest}: {_milliseconds(q.ttft, q.tail == 'p99')} ms" for q in quartiles
     )
 
 
@@ -119,6 +132,8 @@ def settings(cell: Cell) -> dict[str, object]:
         "classes": {c.label: share for c, share in cell.mix.shares},
         "rate_scale": cell.mix.rate_scale,
         "backlog": cell.mix.backlog,
+        "itl_target_s": cell.targets.itl_s,
+        "ttft_target_s": cell.targets.ttft_s,
         "seed": cell.mix.seed,
     }
 
@@ -127,7 +142,12 @@ def values(result: Figures) -> dict[str, object]:
     """A result's figures. Seconds throughout; `tail` names the percentile to quote."""
     whole = {k: v for k, v in asdict(result).items() if k != "classes"}
     whole["classes"] = {
-        c.label: {**asdict(seen), "preemptions": seen.preemptions, "tail": seen.tail}
+        c.label: {
+            **asdict(seen),
+            "quartiles": [{**asdict(q), "tail": q.tail} for q in seen.quartiles],
+            "preemptions": seen.preemptions,
+            "tail": seen.tail,
+        }
         for c, seen in result.classes.items()
     }
     return whole

@@ -105,7 +105,8 @@ class RooflineTimer:
         self._roofline = roofline
         self._block_bytes = block_bytes
         device = roofline.device
-        self._layers = roofline.model.config.layers if device.interruptible else 0
+        group = device.layer_group
+        self._parts = -(-roofline.model.config.layers // group) if group else 0
 
     @property
     def bytes_per_s(self) -> float:
@@ -125,5 +126,5 @@ class RooflineTimer:
             compute_s=seconds.total,
             memory_s=seconds.memory,
             bytes_moved=seconds.moved,
-            layers=self._layers,
+            parts=self._parts,
         )

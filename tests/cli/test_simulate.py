@@ -26,6 +26,8 @@ def test_table_json_and_plot(tmp_path: Path, capsys: pytest.CaptureFixture[str])
         "tiered,fcfs",
         "--rate-scale",
         "2",
+        "--layer-group",
+        "8",
         "--json",
         str(out),
         "--plot",
@@ -35,6 +37,7 @@ def test_table_json_and_plot(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     printed = capsys.readouterr()
     assert printed.out.count("simulated: llama-3.1-8b on h100") == 2
     assert "realtime" in printed.out
+    assert "standard TTFT by prompt tokens: <= " in printed.out
     assert "2 of 2 done" in printed.err
     document = json.loads(out.read_text())
     assert document["simulated"] is True
@@ -42,7 +45,10 @@ def test_table_json_and_plot(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     classes = document["cells"][0]["figures"]["classes"]
     assert sum(c["requests"] for c in classes.values()) == 20
     assert len(classes["standard"]["ttft"]["levels"]) == 101
-    assert document["cells"][0]["settings"]["device"]["efficiency"]["matmul"] == 0.6
+    assert [q["tail"] for q in classes["standard"]["quartiles"]] == ["p90"] * 4
+    device = document["cells"][0]["settings"]["device"]
+    assert device["efficiency"]["matmul"] == 0.6
+    assert device["layer_group"] == 8
     root = ElementTree.fromstring(plot.read_text())
     lines = [e for e in root.iter() if e.tag.endswith("polyline")]
     assert len(lines) == 2 * 3 * len(classes)

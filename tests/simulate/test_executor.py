@@ -125,7 +125,7 @@ def test_a_step_half_bound_by_memory_is_slowed_by_half_of_the_crowding() -> None
 
 
 def test_an_interrupted_step_ends_at_a_layer_boundary() -> None:
-    costs = {1: StepCost(1.0, 0.0, 4.0, 0.0, 0.0, layers=4)}
+    costs = {1: StepCost(1.0, 0.0, 4.0, 0.0, 0.0, parts=4)}
     executor, clock = executor_of(costs, {RequestId(1): 99})
     plan = StepPlan(1, Lane.UNIFIED, chunks=(chunk(1, 0, 8, True),))
     step = executor.submit(plan, {})
@@ -138,7 +138,7 @@ def test_an_interrupted_step_ends_at_a_layer_boundary() -> None:
 
 
 def test_interrupting_the_last_layer_or_a_device_that_can_not_changes_nothing() -> None:
-    executor, clock = executor_of({1: StepCost(0, 0, 4.0, 0, 0, layers=4), 2: cost(4)})
+    executor, clock = executor_of({1: StepCost(0, 0, 4.0, 0, 0, parts=4), 2: cost(4)})
     step = executor.submit(StepPlan(1, Lane.UNIFIED), {})
     clock.jump_to(3.5)
     step.interrupt()

@@ -120,3 +120,13 @@ def test_config_files_that_can_not_be_used(tmp_path: Path, text: str) -> None:
     with pytest.raises(ModelError) as caught:
         find_model(str(path))
     assert "\n" not in str(caught.value)
+
+
+def test_time_to_first_token_by_length_of_prompt() -> None:
+    lives = [replace(life(0, 0.01 * n, 1.0, 5), prompt_tokens=n) for n in (80, 10, 40, 30, 60, 20)]
+    quartiles = figures(recorder_of(*lives), {}).classes[REALTIME].quartiles
+    assert [q.longest for q in quartiles] == [10, 30, 40, 80]
+    assert [q.ttft.count for q in quartiles] == [1, 2, 1, 2]
+    assert [q.ttft.most for q in quartiles] == pytest.approx([0.1, 0.3, 0.4, 0.8])
+    assert {q.tail for q in quartiles} == {"p90"}
+    assert figures(recorder_of(*lives[:3]), {}).classes[REALTIME].quartiles == ()

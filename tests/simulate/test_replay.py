@@ -2,29 +2,26 @@
 
 import json
 from array import array
+from dataclasses import replace
 
 import pytest
 
 from headway.core.config import POLICIES
-from headway.core.types import ServiceClass
+from headway.core.types import RequestId, ServiceClass
 from headway.errors import ConfigError
 from headway.simulate.cells import Cell, Sizes, run_cells
 from headway.simulate.record import Recorder, ended_well
-from headway.simulate.replay import Machine, Replay
 from headway.simulate.report import document
-from headway.simulate.roofline import Roofline, RooflineTimer
 from headway.simulate.synthetic import load_trace
 from headway.simulate.traces import MOONCAKE_BLOCK_TOKENS, Record, Trace
-from headway.simulate.workload import BlockPrompt, Workload
+from headway.simulate.workload import BlockPrompt
 from tests.simulate.helpers import make_cell
 
 TRACE = load_trace("gamma:6", seed=1, max_requests=36)
 
 
 def replayed(cell: Cell, trace: Trace = TRACE) -> Recorder:
-    capacity = cell.sizes.capacity(cell.device, cell.model)
-    timer = RooflineTimer(Roofline(cell.device, cell.model), capacity.block_bytes)
-    return Replay(cell.scheduler(), Machine(capacity, timer), Workload(trace, cell.mix)).run()
+    return cell.replay(trace)
 
 
 @pytest.mark.parametrize("policy", POLICIES)
@@ -138,29 +135,28 @@ def test_a_higher_rate_ends_no_later_and_waits_no_less() -> None:
         assert fast.classes[service_class].ttft.mean > seen.ttft.mean
 
 
-def test_realtime_interrupts_a_long_step_where_the_device_can() -> None:
-    records = (Record(0.0, 4000, 2), Record(2.0, 20, 2))
-    cell = make_cell(device="cpu", model="smollm2-135m", shares={"realtime": 1})
-    batch_then_realtime = Trace("two", records)
-    found = []
-    for seed in range(40):
-        mixed = make_cell(
-            device="cpu", model="smollm2-135m", shares={"realtime": 1, "batch": 1}, seed=seed
-        )
-        classes = [mixed.mix.service_class(i) for i in range(2)]
-        if classes == [ServiceClass.BATCH, ServiceClass.REALTIME]:
-            found.append(replayed(mixed, batch_then_realtime))
-            break
-    (recorder,) = found
-    assert recorder.busy.interrupted == 1
-    alone = replayed(cell, Trace("one", records[1:]))
-    lives = list(recorder.lives.values())
-    (only,) = alone.lives.values()
-    assert lives[1].first_s is not None
-    assert only.first_s is not None
-    layer_s = 0.5
-    assert lives[1].first_s - 2.0 < only.first_s - only.arrival_s + layer_s
-    assert all(ended_well(life) for life in lives)
+def realtime_after_batch(device: str, model: str, layer_group: int) -> tuple[float, int]:
+    """Realtime's time to first token beside a batch prompt of 8,000 tokens, and interrupts."""
+    trace = Trace("two", (Record(0.0, 8000, 2), Record(0.1, 20, 2)))
+    order = [ServiceClass.BATCH, ServiceClass.REALTIME]
+    shares = {"realtime": 1.0, "batch": 1.0}
+    seeds = (make_cell(shares=shares, seed=seed).mix for seed in range(100))
+    seed = next(m.seed for m in seeds if [m.service_class(i) for i in range(2)] == order)
+    cell = make_cell(device=device, model=model, shares=shares, seed=seed)
+    grouped = replace(cell, device=replace(cell.device, layer_group=layer_group))
+    recorder = replayed(grouped, trace)
+    assert all(ended_well(life) for life in recorder.lives.values())
+    first_s = recorder.lives[RequestId(1)].first_s
+    assert first_s is not None
+    return first_s - 0.1, recorder.busy.interrupted
+
+
+@pytest.mark.parametrize("names", [("cpu", "smollm2-135m"), ("h100", "llama-3.1-8b")])
+def test_realtime_interrupts_a_long_step_where_the_device_can(names: tuple[str, str]) -> None:
+    waits = {group: realtime_after_batch(*names, group) for group in (0, 1, 4)}
+    assert [interrupted for _, interrupted in waits.values()] == [0, 1, 1]
+    seconds = {group: wait_s for group, (wait_s, _) in waits.items()}
+    assert seconds[1] <= seconds[4] < 0.6 * seconds[0]
 
 
 def test_equal_hash_ids_are_served_from_the_prefix_cache() -> None:

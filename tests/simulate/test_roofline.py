@@ -1,5 +1,7 @@
 """Times of steps against sums done by hand, on a device and a model with round numbers."""
 
+from dataclasses import replace
+
 import pytest
 
 from headway.core.plan import BlockCopy, Chunk, StepPlan
@@ -131,3 +133,12 @@ def test_more_work_never_takes_less_time(device: Device) -> None:
     assert times == sorted(times)
     shares = [roofline.seconds(Work.of([chunk(64, 64, True)]), s).total for s in (0.2, 0.5, 0.9, 1)]
     assert shares == sorted(shares, reverse=True)
+
+
+def test_a_step_can_be_stopped_after_each_group_of_layers() -> None:
+    plan = StepPlan(1, Lane.UNIFIED, chunks=(chunk(4, 0, True),))
+    parts = []
+    for group in (0, 1, 2, 3):
+        roofline = Roofline(replace(DEVICE, layer_group=group), MODEL)
+        parts.append(RooflineTimer(roofline, 640).cost(plan).parts)
+    assert parts == [0, 2, 1, 1]
