@@ -1,16 +1,17 @@
 """The throughput bound: never exceeded, and nearly reached by one class alone."""
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from headway.core.bound import BoundMeter, StepRoom
 from headway.core.types import ServiceClass
 from headway.testing import make_capacity, make_request
 from tests.core.helpers import simulate
+from tests.core.scenarios import scenarios
 
 
-@settings(max_examples=30, deadline=None)
+@scenarios("bound")
 @given(
     st.integers(8, 40),
     st.integers(1, 12),

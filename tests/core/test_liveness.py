@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from headway.core.config import Reserve, SchedulerConfig
@@ -26,6 +26,7 @@ from headway.testing import (
 )
 from headway.testing.driver import DriveOptions
 from headway.testing.lanes import Restless
+from tests.core.scenarios import scenarios
 
 SAMPLINGS = (
     SamplingSpec(),
@@ -166,7 +167,7 @@ def check_simulation(load: Load, simulation: Simulation, scheduler: Scheduler) -
     check_end(load, scheduler, {r: t.tokens for r, t in traces}, ends)
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+@scenarios("everything ends")
 @given(loads())
 def test_everything_ends_with_the_oracles_tokens(load: Load) -> None:
     simulation, scheduler = run(load)
@@ -175,31 +176,56 @@ def test_everything_ends_with_the_oracles_tokens(load: Load) -> None:
     assert FinishReason.ERROR not in reasons
 
 
-@settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck))
+@scenarios("interrupts")
 @given(loads())
 def test_interrupted_steps_change_nothing(load: Load) -> None:
     simulation, scheduler = run(load, interrupts=True)
     check_simulation(load, simulation, scheduler)
 
 
-@settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck))
+@scenarios("failures")
 @given(loads(failures=True))
 def test_a_failed_step_takes_only_its_own_requests(load: Load) -> None:
     simulation, scheduler = run(load)
     check_simulation(load, simulation, scheduler)
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@scenarios("other policies")
 @given(loads(policies=("weighted", "fcfs", "static")))
-def test_the_other_policies_end_finite_loads_too(load: Load) -> None:
+def test_the_other_policies_keep_their_promises(load: Load) -> None:
+    """All three: capacity and invariants after each step, and finite loads end. `fcfs`: in order of
+    arrival. `static`: a batch is fixed until its last member has ended, and nobody is preempted."""
     simulation, scheduler = run(load)
     check_simulation(load, simulation, scheduler)
+    if load.policy == "fcfs":
+        check_order_of_arrival(simulation)
+    elif load.policy == "static":
+        check_batches_are_fixed(simulation)
+
+
+def check_order_of_arrival(simulation: Simulation) -> None:
+    """Further choices of a group wait for the first one's prompt, so groups are left out."""
+    lone = [r for r, t in simulation.traces.items() if t.request.group is None]
+    admitted = [a.request for c in simulation.commits for a in c.admitted]
+    assert [r for r in lone if r in admitted] == [r for r in admitted if r in lone]
+
+
+def check_batches_are_fixed(simulation: Simulation) -> None:
+    """Who is admitted finds nobody of the last batch."""
+    running: set[RequestId] = set()
+    for committed in simulation.commits:
+        assert not committed.preempted
+        ended = {f.request for f in committed.finished}
+        if committed.admitted:
+            assert not running - ended
+        running |= {a.request for a in committed.admitted}
+        running -= ended
 
 
 ARRANGEMENTS = (Arrangement(2, 2), Arrangement(), Arrangement(3, 1), Arrangement(1, 3))
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@scenarios("lanes")
 @given(loads(failures=True), st.sampled_from([2, 3, 7, 10**9]), st.booleans())
 def test_lanes_share_the_pool_and_lose_nothing(load: Load, period: int, interrupts: bool) -> None:
     scheduler, executor, clock = build(load, Restless(period, ARRANGEMENTS))

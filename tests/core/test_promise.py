@@ -6,7 +6,7 @@ first token within max_step x 2 + its prefill alone + the copies.
 
 from dataclasses import dataclass
 
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from headway.core.budget import Targets
@@ -15,6 +15,7 @@ from headway.core.types import RequestId, ServiceClass
 from headway.testing import LinearDuration, make_request
 from headway.testing.driver import Simulation
 from tests.core.helpers import assert_oracle, simulate
+from tests.core.scenarios import scenarios
 
 REALTIME, STANDARD, BATCH = ServiceClass
 DURATION = LinearDuration(step_s=0.01, token_s=0.001, block_s=0.0005)
@@ -112,7 +113,7 @@ def check_promise(crowd: Crowd) -> None:
     assert_oracle(machine)
 
 
-@settings(max_examples=12, deadline=None)
+@scenarios("seats full")
 @given(SEATS_FULL)
 @example(Crowd(512, 0, 4, (16,) * 8, 20, 0.0, 200))
 @example(Crowd(512, 0, 4, (300,) * 8, 3, 0.001, 100))
@@ -121,7 +122,7 @@ def test_seats_full_of_batch_streams(crowd: Crowd) -> None:
     check_promise(crowd)
 
 
-@settings(max_examples=12, deadline=None)
+@scenarios("blocks full")
 @given(BLOCKS_FULL)
 @example(Crowd(32, 64, 16, (40,) * 12, 20, 0.0, 300))
 def test_blocks_full_of_batch_streams(crowd: Crowd) -> None:

@@ -11,7 +11,7 @@ Work conserving    a head whose need <= free + evictable - headroom - reserved, 
 
 from dataclasses import dataclass
 
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from headway.core.budget import Targets
@@ -29,6 +29,7 @@ from headway.testing import (
 )
 from headway.testing.lanes import LaneSimulation, Restless
 from tests.core.helpers import assert_empty
+from tests.core.scenarios import scenarios
 from tests.core.test_liveness import Load, loads
 from tests.core.witness import Step, Witness
 
@@ -115,7 +116,7 @@ def first_look(witness: Witness, request: Request, lane: Lane) -> Step:
 NO_RESERVE = SchedulerConfig(reserve=Reserve(share=0.0))
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+@scenarios("residency, one lane")
 @given(rushes())
 def test_what_lower_classes_hold_is_not_waited_for(rush: Rush) -> None:
     """Residency, one lane: in the first plan after it came."""
@@ -127,7 +128,7 @@ def test_what_lower_classes_hold_is_not_waited_for(rush: Rush) -> None:
     assert_empty(simulation)
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+@scenarios("residency, two lanes")
 @given(rushes())
 def test_on_two_lanes_only_a_step_in_flight_is_waited_for(rush: Rush) -> None:
     """Residency, two lanes: once the steps have ended that are in flight when it is first seen."""
@@ -155,7 +156,7 @@ def busy(draw: st.DrawFn) -> Rush:
     )
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+@scenarios("floor")
 @given(
     st.one_of(loads(), busy()),
     st.sampled_from([0.02, 0.1, 0.3]),
@@ -179,7 +180,7 @@ def test_lower_classes_get_their_floor_over_any_window(
         assert ahead >= most - BLOCK - 1e-9, f"{most - ahead} tokens behind"
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+@scenarios("work conserving")
 @given(loads())
 def test_nobody_waits_beside_room(load: Load) -> None:
     """Work conserving."""
