@@ -14,10 +14,13 @@ ARGS ?=
 TESTS ?=
 export PYTHON
 
+CHROMIUM := $(firstword $(shell command -v chromium chromium-browser google-chrome))
+WEB := $(if $(CHROMIUM),$(VENV)/.web)
+
 NATIVE := CMakeLists.txt $(shell find native -type f 2>/dev/null)
 
 .DEFAULT_GOAL := help
-.PHONY: help serve test check bench kills test-torch test-vllm format clean preflight
+.PHONY: help serve test test-web check bench kills test-torch test-vllm fuzz-http format clean preflight
 
 help:  ## what there is to make
 	@sed -n 's/^\([a-z-]*\):.*## /make \1\t/p' Makefile | expand -t 17
@@ -27,9 +30,14 @@ serve: $(VENV)/.headway  ## the server with the embedded model, on 127.0.0.1:800
 
 # Some tests watch real threads and sockets on a machine that others share: what fails is looked at
 # once more, by itself, and has to pass then.
-test: check  ## the checks, then every test
+# Those in a browser are run where there is one; the summary says where they were not.
+test: check $(WEB)  ## the checks, then every test
 	$(BIN)/python -m pytest $(TESTS) || \
 	$(BIN)/python -m pytest --last-failed --last-failed-no-failures none $(TESTS)
+
+test-web: $(VENV)/.headway $(VENV)/.dev $(VENV)/.web  ## the live page in Chromium
+	@$(if $(CHROMIUM),true,echo "make test-web: no Chromium (apt-get install chromium)" >&2; exit 2)
+	$(BIN)/python -m pytest tests/web
 
 check: $(VENV)/.headway $(VENV)/.dev  ## lint, format, types, imports
 	$(BIN)/ruff check .
@@ -82,6 +90,12 @@ $(VENV)/.build: pyproject.toml scripts/requirements $(VENV)/.made
 $(VENV)/.headway: pyproject.toml $(NATIVE) $(VENV)/.build | preflight
 	@echo "headway: installing what it needs at run time, and compiling native/ (a minute or two)"
 	@sh scripts/venv install $(VENV) --no-build-isolation --editable .
+	@touch $@
+
+$(VENV)/.web: pyproject.toml scripts/requirements $(VENV)/.made | preflight
+	@echo "headway: installing what drives a browser"
+	@$(BIN)/python scripts/requirements web >$(VENV)/web.txt
+	@sh scripts/venv install $(VENV) -r $(VENV)/web.txt
 	@touch $@
 
 $(VENV)/.dev: pyproject.toml scripts/requirements $(VENV)/.made | preflight

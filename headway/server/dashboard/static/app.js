@@ -4,7 +4,7 @@
 import { Charts } from "./charts.js";
 import { Events, drawJobs } from "./events.js";
 import { CLASSES, count, duration, plural, quantile, say } from "./format.js";
-import { Tip, palette } from "./paint.js";
+import { Tip, forgetWidths, palette } from "./paint.js";
 import { PoolMap } from "./pool.js";
 import { Race } from "./race.js";
 import { Sequences, stepWords } from "./sequences.js";
@@ -30,9 +30,12 @@ class Page {
     this.charts = new Charts(colours);
     this.events = new Events();
     const keyring = new Keyring();
-    this.race = new Race(keyring);
+    this.race = new Race(keyring, colours);
     this.feed = new Feed("dashboard/data", keyring, (name, data) => this.#take(name, data), linkState);
-    addEventListener("resize", () => this.#repaint());
+    addEventListener("resize", () => {
+      forgetWidths();
+      this.#repaint();
+    });
   }
 
   #take(name, data) {
@@ -88,6 +91,7 @@ class Page {
   #repaint() {
     this.pool.repaint();
     this.host.repaint();
+    this.race.repaint();
     this.#charted = 0;
     this.#draw();
   }

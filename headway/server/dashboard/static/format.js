@@ -13,8 +13,10 @@ export function duration(seconds) {
   return seconds < 9.95 ? `${seconds.toFixed(2)} s` : `${Math.round(seconds)} s`;
 }
 
+const NUMBERS = new Intl.NumberFormat("en", { maximumFractionDigits: 0 });
+
 export function count(value) {
-  return Math.round(value).toLocaleString("en");
+  return NUMBERS.format(value);
 }
 
 export function plural(n, word) {

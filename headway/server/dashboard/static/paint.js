@@ -29,9 +29,25 @@ function shades(hex) {
   });
 }
 
+const widths = new Map();
+
+/** Width of an element's inside in CSS pixels. Asking the browser lays the page out, so that is done
+ * once until `forgetWidths`. */
+export function widthOf(box) {
+  const known = widths.get(box);
+  if (known) return known;
+  widths.set(box, box.clientWidth);
+  return box.clientWidth;
+}
+
+/** The window has another size. */
+export function forgetWidths() {
+  widths.clear();
+}
+
 /** A context in CSS pixels, its canvas sized to its box; null where it has no room. */
 export function fit(canvas, height) {
-  const width = canvas.parentElement.clientWidth, ratio = devicePixelRatio;
+  const width = widthOf(canvas.parentElement), ratio = devicePixelRatio;
   if (!width || !height) return null;
   const pixels = [Math.round(width * ratio), Math.round(height * ratio)];
   if (canvas.width !== pixels[0] || canvas.height !== pixels[1]) {

@@ -3,7 +3,7 @@
 // Only cells that look different than before are painted, so thousands of them cost little.
 
 import { CACHED, COPYING, FREE, PAUSED, count } from "./format.js";
-import { describe, fit } from "./paint.js";
+import { describe, fit, widthOf } from "./paint.js";
 
 const FREE_STYLE = 0, CACHED_STYLE = 1, COPYING_STYLE = 2, FIRST_CLASS_STYLE = 3;
 const MARKED = 64;
@@ -45,7 +45,7 @@ export class PoolMap {
   }
 
   #layout(blocks) {
-    const width = this.canvas.parentElement.clientWidth || 1;
+    const width = widthOf(this.canvas.parentElement) || 1;
     const cell = Math.max(4, Math.min(20, Math.floor(Math.sqrt((width * this.options.height) / blocks))));
     const columns = Math.max(1, Math.floor(width / cell));
     return { cell, columns, height: Math.ceil(blocks / columns) * cell };

@@ -4,6 +4,7 @@
 // and a realtime prompt must not wait for one.
 
 import { count, duration, element, plural, quantile, say } from "./format.js";
+import { fit } from "./paint.js";
 import { readEvents } from "./stream.js";
 
 const MOST_RUNS = 12;
@@ -17,8 +18,8 @@ export class Race {
   #form = document.getElementById("send");
   #list = document.getElementById("runs");
 
-  constructor(keyring) {
-    this.keyring = keyring;
+  constructor(keyring, colours) {
+    Object.assign(this, { keyring, colours, drawn: [] });
     this.model = "";
     this.#form.addEventListener("submit", (event) => {
       event.preventDefault();
@@ -35,7 +36,12 @@ export class Race {
 
   /** Move the bars of what is under way. */
   draw() {
-    for (const run of this.#runs) run.draw();
+    for (const run of this.#runs) run.draw(this.colours);
+  }
+
+  /** Draw all that can be seen, in whatever colours there are now. */
+  repaint() {
+    for (const run of this.drawn) run.draw(this.colours);
   }
 
   #send() {
@@ -44,11 +50,18 @@ export class Race {
     const limit = number("tokens");
     const behind = this.#unfinished("batch") + (cls === "realtime" ? this.#unfinished("standard") : 0);
     const run = new Run(cls, [limit], prompt);
-    const messages = [{ role: "user", content: prompt }];
-    const body = { messages, max_tokens: limit };
-    this.#start(run, "v1/chat/completions", body).then(() => {
+    this.#chat(run, prompt, limit).then(() => {
       if (run.first !== null) this.#judge(run, behind);
     });
+  }
+
+  /** As a chat, or as plain text where the model has no chat template. */
+  async #chat(run, prompt, limit) {
+    const messages = [{ role: "user", content: prompt }];
+    await this.#start(run, "v1/chat/completions", { messages, max_tokens: limit });
+    if (run.refused?.param !== "messages") return;
+    run.restart();
+    await this.#start(run, "v1/completions", { prompt, max_tokens: limit });
   }
 
   #flood() {
@@ -61,6 +74,7 @@ export class Race {
   async #start(run, path, body) {
     this.#runs.add(run);
     this.#list.prepend(run.node);
+    this.drawn = [run, ...this.drawn.filter((other) => other !== run)].slice(0, MOST_RUNS);
     while (this.#list.children.length > MOST_RUNS) this.#list.lastChild.remove();
     button("stop").disabled = false;
     try {
@@ -68,7 +82,7 @@ export class Race {
     } finally {
       this.#runs.delete(run);
       button("stop").disabled = !this.#runs.size;
-      run.draw();
+      run.draw(this.colours);
     }
   }
 
@@ -103,8 +117,16 @@ class Run {
     this.firsts = [];
     this.text = "";
     this.problem = "";
+    this.refused = null;
     this.abort = new AbortController();
     this.#build(title);
+  }
+
+  /** Forget a refusal, to ask in another way. */
+  restart() {
+    this.refused = null;
+    this.problem = "";
+    this.ended.fill(false);
   }
 
   /** How many answers have not ended. */
@@ -115,13 +137,16 @@ class Run {
   async go(path, body, keyring) {
     this.began = performance.now();
     try {
-      const response = await fetch(path, {
-        method: "POST",
-        headers: { "Content-Type": "application/json", ...keyring.headers() },
-        body: JSON.stringify({ ...body, stream: true }),
-        signal: this.abort.signal,
-      });
-      if (!response.ok) throw new Error((await response.json()).error.message);
+      let response = await this.#post(path, body, keyring);
+      if (response.status === 401) {
+        await keyring.ask();
+        this.began = performance.now();
+        response = await this.#post(path, body, keyring);
+      }
+      if (!response.ok) {
+        this.refused = (await response.json()).error;
+        throw new Error(this.refused.message);
+      }
       await readEvents(response, (_, data) => {
         if (data !== "[DONE]") this.#take(JSON.parse(data));
       });
@@ -129,6 +154,15 @@ class Run {
       this.problem = error.name === "AbortError" ? "stopped" : error.message;
     }
     this.ended.fill(true);
+  }
+
+  #post(path, body, keyring) {
+    return fetch(path, {
+      method: "POST",
+      headers: { "Content-Type": "application/json", ...keyring.headers() },
+      body: JSON.stringify({ ...body, stream: true }),
+      signal: this.abort.signal,
+    });
   }
 
   #take(event) {
@@ -151,22 +185,35 @@ class Run {
     const head = element("p", "run-head", `${this.cls}: ${title}`);
     this.note = head.appendChild(element("span", "", "waiting"));
     this.words = element("p", "run-text", " ");
-    this.bars = element("div", this.limits.length > 1 ? "bars" : "bar");
+    // Many answers are one canvas: as elements of their own they would be the dearest of the page.
+    const many = this.limits.length > 1;
+    this.bars = element("div", many ? "canvas-box bars" : "bar");
     this.bars.setAttribute("aria-hidden", "true");
-    for (let i = 0; i < this.limits.length; i += 1) this.bars.append(element("i"));
-    this.node.append(head, ...(this.limits.length > 1 ? [] : [this.words]), this.bars);
+    this.bars.append(element(many ? "canvas" : "i"));
+    this.node.append(head, ...(many ? [] : [this.words]), this.bars);
   }
 
-  draw() {
+  draw(colours) {
     const many = this.limits.length > 1, tokens = this.done.reduce((a, b) => a + b, 0);
-    this.done.forEach((done, i) => {
-      const share = Math.min(1, this.ended[i] && !this.problem ? 1 : done / this.limits[i]);
-      const bar = this.bars.children[i].style;
-      if (many) bar.setProperty("--done", share.toFixed(3));
-      else bar.transform = `scaleX(${share.toFixed(3)})`;
-    });
+    const shares = this.done.map((done, i) => this.ended[i] && !this.problem ? 1 : Math.min(1, done / this.limits[i]));
+    if (many) this.#drawBars(shares, colours);
+    else this.bars.firstChild.style.transform = `scaleX(${shares[0].toFixed(3)})`;
     if (!many) say(this.words, this.text.trim().replaceAll("\n", " ").slice(0, 160) || " ");
     say(this.note, this.problem || this.#progress(many, tokens));
+  }
+
+  #drawBars(shares, colours) {
+    const surface = fit(this.bars.firstChild, 34);
+    if (!surface) return;
+    const { context, width, height } = surface;
+    context.clearRect(0, 0, width, height);
+    const apart = width / shares.length, wide = Math.max(apart - 2, 1);
+    shares.forEach((share, i) => {
+      context.fillStyle = colours.free;
+      context.fillRect(i * apart, 0, wide, height);
+      context.fillStyle = colours[this.cls];
+      context.fillRect(i * apart, height * (1 - share), wide, height * share);
+    });
   }
 
   #progress(many, tokens) {

@@ -1,7 +1,7 @@
 // Sequences by place, a chip each, and the tokens of the last step.
 
 import { CLASSES, PAUSED, PLACES, SWAPPED, WAITING, count, duration, element, plural, say } from "./format.js";
-import { describe, fit } from "./paint.js";
+import { describe, fit, widthOf } from "./paint.js";
 
 const CHIP = 12, GAP = 3, MOST = 240;
 const SHOWN = [[1, "running"], [2, "paused"], [3, "swapped"], [0, "waiting"]];
@@ -37,7 +37,7 @@ export class Sequences {
 
   #strip(strip) {
     const sequences = this.state.byPlace[strip.place].slice(0, MOST);
-    const width = strip.canvas.parentElement.clientWidth || 1;
+    const width = widthOf(strip.canvas.parentElement) || 1;
     strip.columns = Math.max(1, Math.floor((width + GAP) / (CHIP + GAP)));
     // A strip never shrinks while it is watched, so that what is below stays where it is.
     const rows = Math.ceil(sequences.length / strip.columns);
