@@ -1,13 +1,18 @@
 """Models from the Hugging Face hub, through the optional package `huggingface-hub`."""
 
 import re
+import socket
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import urlsplit
+from urllib.request import getproxies
 
 from headway.errors import DownloadError
 
 HUB_PREFIX = "hf:"
+
+_CONNECT_S = 5.0
 
 _REPO = re.compile(r"[\w.-]+/[\w.-]+", re.ASCII)
 _FOLDER_PATTERNS = ("*.json", "*.safetensors", "*.jinja")
@@ -46,15 +51,25 @@ def pull_hub(
     name = HubName.parse(spec)
     try:
         import huggingface_hub as hub
+        from huggingface_hub import constants
     except ImportError as e:
         raise DownloadError("models from the hub need: pip install 'headway[hub]'") from e
+    unreachable = _unreachable(endpoint or constants.ENDPOINT)
     try:
         file = name.file
         if file is None:
+            if unreachable:
+                raise DownloadError(f"{HUB_PREFIX}{name.repo}: {unreachable}")
             files = hub.HfApi(endpoint=endpoint).list_repo_files(name.repo)
             file = _model_file(name.repo, files)
         if file is not None:
-            path = hub.hf_hub_download(name.repo, file, endpoint=endpoint, cache_dir=cache)
+            path = hub.hf_hub_download(
+                name.repo,
+                file,
+                endpoint=endpoint,
+                cache_dir=cache,
+                local_files_only=bool(unreachable),
+            )
         else:
             path = hub.snapshot_download(
                 name.repo,
@@ -67,11 +82,25 @@ def pull_hub(
         raise
     except Exception as e:
         # The package changed the base of its errors, and its HTTP library's, between versions.
-        reason = " ".join(str(e).split())[:300]
+        reason = unreachable or " ".join(str(e).split())[:300]
         raise DownloadError(f"{HUB_PREFIX}{name.repo}: {reason}") from e
     if report is not None:
         report(f"{HUB_PREFIX}{name.repo}: {path}")
     return Path(path)
+
+
+def _unreachable(endpoint: str) -> str:
+    """Why the hub can't be reached; empty if it can, or if a proxy would know. The package itself
+    tries for half a minute, with a warning each time."""
+    parts = urlsplit(endpoint)
+    if not parts.hostname or getproxies().get(parts.scheme):
+        return ""
+    port = parts.port or (80 if parts.scheme == "http" else 443)
+    try:
+        socket.create_connection((parts.hostname, port), _CONNECT_S).close()
+    except OSError as error:
+        return f"{parts.hostname} can't be reached: {error.strerror or error}"
+    return ""
 
 
 def _model_file(repo: str, files: Sequence[str]) -> str | None:

@@ -86,12 +86,24 @@ class ServedModel:
             raise bad_request("This model has no chat template; use /v1/completions.", "messages")
         return self.chat
 
-    def tokens(self, text: str, add_special: bool) -> Sequence[int]:
-        """Token ids of a text. Raises NeverFitsError."""
+    def chat_tokens(self, text: str) -> Sequence[int]:
+        """Token ids of a rendered conversation. Raises NeverFitsError that names the messages,
+        which is what the client sent."""
+        ids = self.tokens(text, add_special=False, param="messages")
+        if len(ids) >= self.max_model_len:
+            raise NeverFitsError(
+                f"The conversation has {len(ids):,} tokens; with room for one more, at most "
+                f"{self.max_model_len - 1:,} fit.",
+                "messages",
+            )
+        return ids
+
+    def tokens(self, text: str, add_special: bool, param: str = "prompt") -> Sequence[int]:
+        """Token ids of a text. Raises NeverFitsError that names `param`."""
         # Megabytes that can't fit would take seconds and gigabytes to encode.
         if len(text) > self.max_model_len * _MAX_CHARS_PER_TOKEN:
             raise NeverFitsError(
-                f"A prompt of {len(text):,} characters is longer than any that fits.", "prompt"
+                f"A prompt of {len(text):,} characters is longer than any that fits.", param
             )
         return self.codec.encode(text, add_special)
 

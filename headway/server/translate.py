@@ -51,7 +51,7 @@ def chat_work(body: ChatBody, service_class: ServiceClass, model: ServedModel) -
         variables = {"enable_thinking": False, **variables}
     text = chat.render(turns_of(body.messages), True, **variables)
     thinking = thinking_of(chat.source, text)
-    prompt = model.tokens(text, add_special=False)
+    prompt = model.chat_tokens(text)
     grammar = grammar_of(body, model, thinking, toolbox)
     offer = None if toolbox is None else Offer(toolbox.form, toolbox.names, toolbox.many)
     shown = _shown(model, thinking, toolbox)

@@ -1,6 +1,7 @@
 """Models from a hub, here one on 127.0.0.1."""
 
 import os
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -42,6 +43,23 @@ def test_a_folder(endpoint: str, tmp_path: Path) -> None:
         "tokenizer_config.json",
     ]
     assert said == [f"hf:org/folder: {path}"]
+
+
+def test_without_the_hub_one_line_says_so_at_once(
+    endpoint: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    pulled = pull_hub("hf:org/two:a.gguf", endpoint, tmp_path)
+    monkeypatch.setattr("headway.models.hub.getproxies", dict)
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        nowhere = f"http://127.0.0.1:{closed.getsockname()[1]}"
+    for spec in ("hf:org/folder", "hf:org/two:sub/b.gguf"):
+        with pytest.raises(DownloadError, match=r"127\.0\.0\.1 can't be reached: .*refused"):
+            pull_hub(spec, nowhere, tmp_path)
+    assert pull_hub("hf:org/two:a.gguf", nowhere, tmp_path) == pulled  # it is in the cache
+    assert capfd.readouterr().err == ""
 
 
 @pytest.mark.parametrize("spec", ["hf:org/one", "org/one", "hf:org/two:sub/b.gguf"])

@@ -62,8 +62,12 @@ def test_text_that_can_not_fit_is_refused_before_it_is_encoded() -> None:
         http = server.http()
         text = http.post("/v1/completions", json=TEXT | {"prompt": long})
         chat = CHAT | {"messages": [{"role": "user", "content": long}]}
-        for answer in (text, http.post("/v1/chat/completions", json=chat)):
-            assert error_of(answer, 400)["code"] == "context_length_exceeded"
+        whole = http.post("/v1/chat/completions", json=chat)
+        nearly = CHAT | {"messages": [{"role": "user", "content": "x" * model.max_model_len}]}
+        one_more = http.post("/v1/chat/completions", json=nearly)
+        for answer, param in ((text, "prompt"), (whole, "messages"), (one_more, "messages")):
+            error = error_of(answer, 400)
+            assert (error["code"], error["param"]) == ("context_length_exceeded", param)
         assert http.post("/v1/completions", json=TEXT).status_code == 200
 
 
