@@ -215,7 +215,7 @@ void attend(const AttentionTask& t, int split, Partial out, float* scratch) {
     for (int b = 0; b < tile.blocks; ++b) {
       const int index = start / kBlockTokens + b, next = index + kTileBlocks;
       tile.block[b] = t.pool + t.blocks[index] * t.block_stride;
-      const bool there = next * kBlockTokens < end;
+      const bool there = next * kBlockTokens < seen;
       tile.ahead[b] = there ? t.pool + t.blocks[next] * t.block_stride : tile.block[b];
     }
     const int unseeing = start - t.position > 0 ? start - t.position : 0;  // rows before it

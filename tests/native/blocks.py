@@ -13,6 +13,8 @@ Doubles = npt.NDArray[np.float64]
 
 # Byte offsets of the fp16 fields of a block.
 _HALVES = {"Q4_0": (0,), "Q4_1": (0, 2), "Q8_0": (0,), "Q4_K": (0, 2), "Q6_K": (208,)}
+# Byte offset of the quants, where the format has a minimum.
+_QUANTS = {"Q4_1": 4, "Q4_K": 16}
 FORMATS = tuple(_HALVES)
 PATHS = [isa for isa in _native.Isa if _native.supports(isa)]
 
@@ -29,6 +31,16 @@ class Matrix:
     @property
     def type(self) -> _native.WeightType:
         return _native.WeightType[self.format]
+
+    def minima(self) -> Doubles:
+        """What the format adds to scale * quant of each weight: its value where the quant is 0."""
+        if self.format not in _QUANTS:
+            return np.zeros(self.values.shape)
+        kind = gguf.GGMLQuantizationType[self.format]
+        blocks = self.blocks.reshape(-1, gguf.GGML_QUANT_SIZES[kind][1]).copy()
+        blocks[:, _QUANTS[self.format] :] = 0
+        zeros: Doubles = gguf.quants.dequantize(blocks, kind).astype(np.float64)
+        return zeros.reshape(self.values.shape)
 
     def pack(self) -> _native.PackedMatrix:
         return _native.pack(self.type, self.cols, [self.blocks.ravel()])
