@@ -30,6 +30,7 @@ from headway.engine.streams import (
     AsyncGeneration,
     LoopBell,
     Mailbox,
+    Reading,
     SyncGeneration,
     ThreadBell,
 )
@@ -128,14 +129,14 @@ class Engine:
         filled = asyncio.Event()
         mailbox = Mailbox(LoopBell(asyncio.get_running_loop()), filled.set)
         abort = self._accept(request, mailbox, limited)
-        return AsyncGeneration(mailbox, filled, self._assembler(request), abort)
+        return AsyncGeneration(Reading(mailbox, self._assembler(request), abort), filled)
 
     def submit_sync(self, request: GenerationRequest) -> SyncGeneration:
         """The same for a caller without an event loop."""
         filled = threading.Event()
         mailbox = Mailbox(ThreadBell(), filled.set)
         abort = self._accept(request, mailbox)
-        return SyncGeneration(mailbox, filled, self._assembler(request), abort)
+        return SyncGeneration(Reading(mailbox, self._assembler(request), abort), filled)
 
     def snapshot(self) -> Snapshot:
         """The scheduler after its last commit."""

@@ -167,85 +167,94 @@ class Assembler:
         return released.text, released.tokens
 
 
+class Reading:
+    """What both kinds of generation share: deltas out of one mailbox, and the way to abort."""
+
+    def __init__(self, mailbox: Mailbox, assembler: Assembler, abort: Callable[[], None]) -> None:
+        self._mailbox = mailbox
+        self._assembler = assembler
+        self._abort = abort
+        self._ready: deque[Delta] = deque()
+
+    @property
+    def over(self) -> bool:
+        """Whether the last delta of every choice has been assembled."""
+        return self._assembler.finished
+
+    def take(self) -> Delta | None:
+        """The next delta; None where none is there yet, or ever again."""
+        if not self._ready and not self.over:
+            self._ready += self._assembler.assemble(self._mailbox.take_all())
+        return self._ready.popleft() if self._ready else None
+
+    def abort(self) -> None:
+        """Abort what still runs."""
+        if not self.over:
+            self._abort()
+
+    def forget(self) -> None:
+        """Drop what was assembled and not taken."""
+        self._ready.clear()
+
+
 class AsyncGeneration:
     """An answer read in an event loop; see `engine.types.Generation`. One that is dropped without
     `aclose` aborts too."""
 
-    def __init__(
-        self,
-        mailbox: Mailbox,
-        filled: asyncio.Event,
-        assembler: Assembler,
-        abort: Callable[[], None],
-    ) -> None:
-        self._mailbox = mailbox
+    def __init__(self, reading: Reading, filled: asyncio.Event) -> None:
+        """`filled`: set when the mailbox has something."""
+        self._reading = reading
         self._filled = filled
-        self._assembler = assembler
-        self._abort = abort
-        self._ready: deque[Delta] = deque()
         self._closed = False
 
     def __aiter__(self) -> AsyncIterator[Delta]:
         return self
 
     async def __anext__(self) -> Delta:
-        while not self._ready:
-            if self._closed or self._assembler.finished:
+        while (delta := None if self._closed else self._reading.take()) is None:
+            if self._closed or self._reading.over:
                 raise StopAsyncIteration
-            self._ready += self._assembler.assemble(self._mailbox.take_all())
-            if not self._ready:
-                await self._filled.wait()
-                self._filled.clear()
-        return self._ready.popleft()
+            await self._filled.wait()
+            self._filled.clear()
+        return delta
 
     async def aclose(self) -> None:
         """Abort what still runs, and end the iteration."""
-        self._abort_once()
-        self._ready.clear()
+        self._close()
+        self._reading.forget()
         self._filled.set()
 
     def __del__(self) -> None:
-        self._abort_once()
+        self._close()
 
-    def _abort_once(self) -> None:
-        if not self._closed and not self._assembler.finished:
-            self._abort()
-        self._closed = True
+    def _close(self) -> None:
+        if not self._closed:
+            self._closed = True
+            self._reading.abort()
 
 
 class SyncGeneration:
     """An answer read by a plain thread: an iterator of deltas. Dropping it aborts too."""
 
-    def __init__(
-        self,
-        mailbox: Mailbox,
-        filled: threading.Event,
-        assembler: Assembler,
-        abort: Callable[[], None],
-    ) -> None:
-        self._mailbox = mailbox
+    def __init__(self, reading: Reading, filled: threading.Event) -> None:
+        """`filled`: set when the mailbox has something."""
+        self._reading = reading
         self._filled = filled
-        self._assembler = assembler
-        self._abort = abort
-        self._ready: deque[Delta] = deque()
 
     def __iter__(self) -> Iterator[Delta]:
         return self
 
     def __next__(self) -> Delta:
-        while not self._ready:
-            if self._assembler.finished:
+        while (delta := self._reading.take()) is None:
+            if self._reading.over:
                 raise StopIteration
-            self._ready += self._assembler.assemble(self._mailbox.take_all())
-            if not self._ready:
-                self._filled.wait()
-                self._filled.clear()
-        return self._ready.popleft()
+            self._filled.wait()
+            self._filled.clear()
+        return delta
 
     def close(self) -> None:
         """Abort what still runs; idempotent. The iteration then ends with ABORT deltas."""
-        if not self._assembler.finished:
-            self._abort()
+        self._reading.abort()
 
     def __del__(self) -> None:
         self.close()
