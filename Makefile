@@ -15,7 +15,9 @@ TESTS ?=
 export PYTHON
 
 CHROMIUM := $(firstword $(shell command -v chromium chromium-browser google-chrome))
-WEB := $(if $(CHROMIUM),$(VENV)/.web)
+NPM := $(shell command -v npm)
+CLIENTS := tests/clients/node_modules/.package-lock.json
+WEB := $(if $(CHROMIUM),$(VENV)/.web) $(if $(NPM),$(CLIENTS))
 
 NATIVE := CMakeLists.txt $(shell find native -type f 2>/dev/null)
 
@@ -35,9 +37,9 @@ test: check $(WEB)  ## the checks, then every test
 	$(BIN)/python -m pytest $(TESTS) || \
 	$(BIN)/python -m pytest --last-failed --last-failed-no-failures none $(TESTS)
 
-test-web: $(VENV)/.headway $(VENV)/.dev $(VENV)/.web  ## the live page in Chromium
-	@$(if $(CHROMIUM),true,echo "make test-web: no Chromium (apt-get install chromium)" >&2; exit 2)
-	$(BIN)/python -m pytest tests/web
+test-web: $(VENV)/.headway $(VENV)/.dev $(WEB)  ## the live page in Chromium, OpenAI's client in Node
+	@$(if $(CHROMIUM)$(NPM),true,echo "make test-web: neither Chromium nor Node (apt-get install chromium npm)" >&2; exit 2)
+	$(BIN)/python -m pytest tests/web tests/clients
 
 check: $(VENV)/.headway $(VENV)/.dev  ## lint, format, types, imports
 	$(BIN)/ruff check .
@@ -69,7 +71,7 @@ format: $(VENV)/.dev  ## rewrite the sources as `make check` wants them
 	$(BIN)/ruff format .
 
 clean:  ## remove the environment and everything built
-	rm -rf $(VENV) $(VLLM_VENV) build dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
+	rm -rf tests/clients/node_modules $(VENV) $(VLLM_VENV) build dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
 
 preflight:
 	@sh scripts/preflight >/dev/null
@@ -97,6 +99,12 @@ $(VENV)/.web: pyproject.toml scripts/requirements $(VENV)/.made | preflight
 	@$(BIN)/python scripts/requirements web >$(VENV)/web.txt
 	@sh scripts/venv install $(VENV) -r $(VENV)/web.txt
 	@touch $@
+
+# Without a network the tests say that they did not run; the next make tries again.
+$(CLIENTS): tests/clients/package-lock.json
+	@echo "headway: installing OpenAI's client for JavaScript"
+	@$(NPM) ci --silent --no-fund --no-audit --prefix tests/clients || \
+		echo "headway: npm could not install it" >&2
 
 $(VENV)/.dev: pyproject.toml scripts/requirements $(VENV)/.made | preflight
 	@echo "headway: installing the tools for tests and checks"

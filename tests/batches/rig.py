@@ -111,14 +111,15 @@ def make_engine(
     duration: LinearDuration = FAST,
     mishaps: Mishaps | None = None,
     metrics: Metrics | None = None,
+    words: ByteTokenizer = TEXTS,
 ) -> Rig:
-    """An engine over the scripted executor, in real time."""
+    """An engine over the scripted executor, in real time; `words`: what its tokens stand for."""
     clock = WallClock()
     executor = ScriptedExecutor(capacity, Script(300), mishaps, duration, clock)
     scheduler = Scheduler(capacity, SchedulerConfig())
     limits = ModelLimits.from_capacity(capacity, frozenset({EOS}))
     surroundings = Surroundings(clock, random.Random(7), [] if metrics is None else [metrics])
-    engine = Engine(scheduler, executor, TEXTS, limits, surroundings)
+    engine = Engine(scheduler, executor, words, limits, surroundings)
     return Rig(engine, executor, scheduler, clock)
 
 

@@ -54,16 +54,19 @@ _CHECKS = [
 
 
 @contextmanager
-def everything(folder: Path) -> Iterator[LiveServer]:
-    """A server with every route, on an engine that answers at once; nothing may be left in it."""
+def everything(folder: Path, template: str = "qwen3") -> Iterator[LiveServer]:
+    """A server with every route, on an engine that answers at once; nothing may be left in it.
+
+    template: of a family; Qwen3's thinks, which random text may begin and never end.
+    """
     tokenizer = ByteTokenizer()
     capacity = make_capacity(vocab_size=300, max_model_len=512)
     desk = BatchDesk(folder)
-    with running(make_engine(capacity)) as rig:
+    with running(make_engine(capacity, words=tokenizer)) as rig:
         model = ServedModel(
             ModelNames(MODEL),
             tokenizer,
-            family("qwen3"),
+            family(template),
             rig.engine.max_model_len,
             created=1,
             grammars=GrammarCompiler(tokenizer, 300, {EOS}),
