@@ -19,10 +19,16 @@ NPM := $(shell command -v npm)
 CLIENTS := tests/clients/node_modules/.package-lock.json
 WEB := $(if $(CHROMIUM),$(VENV)/.web) $(if $(NPM),$(CLIENTS))
 
+# Under sanitizers: what touches memory in every way, less what only waits for large steps.
+SANITIZED := tests/native/test_activations.py tests/native/test_gemm.py tests/native/test_plans.py \
+	tests/native/test_sampling.py tests/native/test_invariance.py tests/executors \
+	-k "not (times_out or stops_at_a_layer or lanes_run_at_once or close_ends or llama-)"
+
 NATIVE := CMakeLists.txt $(shell find native -type f 2>/dev/null)
 
 .DEFAULT_GOAL := help
-.PHONY: help serve test test-web check bench kills test-torch test-vllm fuzz-http format clean preflight
+.PHONY: help serve test test-web check bench bench-cpu kills sanitize tsan test-torch test-vllm fuzz-http format clean preflight
+
 
 help:  ## what there is to make
 	@sed -n 's/^\([a-z-]*\):.*## /make \1\t/p' Makefile | expand -t 17
@@ -36,6 +42,14 @@ serve: $(VENV)/.headway  ## the server with the embedded model, on 127.0.0.1:800
 test: check $(WEB)  ## the checks, then every test
 	$(BIN)/python -m pytest $(TESTS) || \
 	$(BIN)/python -m pytest --last-failed --last-failed-no-failures none $(TESTS)
+	@$(if $(TESTS),:,$(MAKE) --no-print-directory sanitize)
+
+sanitize: $(VENV)/.headway $(VENV)/.dev  ## native tests under AddressSanitizer and UBSan, in build/
+	@sh scripts/sanitize $(VENV) address,undefined $(SANITIZED)
+	@sh scripts/sanitize $(VENV) address,undefined bench/stress.py --seconds 8
+
+tsan: $(VENV)/.headway $(VENV)/.dev  ## lanes under ThreadSanitizer, a minute or ARGS="--seconds 1200"
+	@sh scripts/sanitize $(VENV) thread bench/stress.py $(ARGS)
 
 test-web: $(VENV)/.headway $(VENV)/.dev $(WEB)  ## the live page in Chromium, OpenAI's client in Node
 	@$(if $(CHROMIUM)$(NPM),true,echo "make test-web: neither Chromium nor Node (apt-get install chromium npm)" >&2; exit 2)
@@ -50,6 +64,12 @@ check: $(VENV)/.headway $(VENV)/.dev  ## lint, format, types, imports
 bench: $(VENV)/.headway  ## tokens/s on this machine, and what the scheduler takes of a step
 	@$(BIN)/headway bench $(or $(ARGS),speed)
 	@$(BIN)/python bench/plan.py
+
+bench-cpu: $(VENV)/.headway  ## the CPU engine beside its limits and PEERS="--llama-cpp PYTHON …"
+	@model="$(MODEL)"; [ -n "$$model" ] || \
+	model=$$($(BIN)/python -c 'from headway.models.pull import pull; print(pull())') && \
+	$(BIN)/python bench/roofline.py "$$model" $(ARGS) && \
+	$(BIN)/python bench/peers/compare.py "$$model" $(PEERS)
 
 kills: $(VENV)/.headway $(VENV)/.dev  ## batch jobs under SIGKILL, 200 times (some minutes)
 	$(BIN)/python -m tests.batches.kill $(ARGS)

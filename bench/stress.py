@@ -5,8 +5,7 @@
 Requests of all classes go through a pool that is too small for them; a quarter is aborted, every
 seventh step is interrupted, victims are swapped and recomputed, and the lanes change every few
 steps. A request that comes again must get the same tokens and log probabilities. Meant to be run
-under ThreadSanitizer: build the native module with `-fsanitize=thread` in CXXFLAGS and preload
-libtsan.
+under sanitizers: `make sanitize` does for a few seconds, `make tsan` for as long as is wanted.
 """
 
 import argparse

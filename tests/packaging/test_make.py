@@ -43,6 +43,11 @@ def test_the_checks_run_before_the_tests() -> None:
     assert places == sorted(places)
 
 
+def test_sanitizers_run_with_all_the_tests_and_not_with_some() -> None:
+    assert "scripts/sanitize no-such-venv address,undefined tests/native" in dry_run("test")
+    assert "scripts/sanitize" not in dry_run("test", "TESTS=tests/core")
+
+
 def test_serve_needs_no_developers_tools() -> None:
     assert "requirements dev" not in dry_run("serve")
     assert "requirements dev" in dry_run("check")
