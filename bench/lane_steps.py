@@ -92,7 +92,7 @@ def main() -> None:
     print("|---|---|---|---|")
     chunks = [int(chunk) for chunk in options.chunks.split(",")]
     for rows in map(int, options.rows.split(",")):
-        work = _work(weights, rows, options.threads)
+        work = make_work(weights, rows, options.threads)
         best: dict[str, Window] = {}
         for _ in _until(options.seconds):
             windows = {f"unified, chunk {chunk}": _unified(work, chunk) for chunk in chunks}
@@ -105,7 +105,8 @@ def main() -> None:
         work.executor.close()
 
 
-def _work(weights: Weights, rows: int, threads: int) -> Work:
+def make_work(weights: Weights, rows: int, threads: int) -> Work:
+    """An executor for so many rows, contexts filled."""
     blocks = (rows + 1) * (PROMPT // BLOCK_TOKENS)
     options = NativeOptions(kv_blocks=blocks, max_seqs=rows + 1, threads=threads)
     executor = NativeExecutor(weights, options)

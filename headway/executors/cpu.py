@@ -13,10 +13,15 @@ def usable_cpus(root: Path = Path("/")) -> int:
 
 
 def cpu_time(root: Path = Path("/")) -> float:
-    """CPUs worth of time this process may use: affinity, and the cgroup's CPU quota. More threads
-    than that share CPUs, and must not spin."""
+    """CPUs worth of time this process may use: affinity, and the cgroup's CPU quota."""
     affinity = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else None
     return min(affinity or os.cpu_count() or 1, cpu_quota(root))
+
+
+def may_spin(threads: int, root: Path = Path("/")) -> bool:
+    """Whether so many threads may wait for each other without sleeping: each has a CPU's worth of
+    time. With less, a spinning thread takes the time of the one it waits for."""
+    return threads <= cpu_time(root)
 
 
 def cpu_quota(root: Path = Path("/")) -> float:

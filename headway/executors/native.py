@@ -18,7 +18,7 @@ from headway.core.plan import (
 )
 from headway.core.types import RequestId
 from headway.errors import ConfigError, ExecutorError, ModelError
-from headway.executors.cpu import cpu_time, usable_cpus
+from headway.executors.cpu import may_spin, usable_cpus
 from headway.executors.packed import WeightCache
 from headway.models.types import ModelConfig, TensorType, Weights
 
@@ -179,7 +179,7 @@ def _capacity(config: ModelConfig, options: NativeOptions) -> Capacity:
 def _build(weights: Weights, capacity: Capacity, isa: str, file: str) -> _native.Executor:
     native_options = _native.RunnerOptions()
     native_options.capacity = _native_capacity(capacity)
-    native_options.spin = capacity.units <= cpu_time()
+    native_options.spin = may_spin(capacity.units)
     native_options.isa = _isa(isa)
     matrices = {}
     vectors = {}

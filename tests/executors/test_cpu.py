@@ -6,7 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from headway.executors.cpu import available_memory_bytes, cpu_quota, cpu_time, usable_cpus
+from headway.executors.cpu import (
+    available_memory_bytes,
+    cpu_quota,
+    cpu_time,
+    may_spin,
+    usable_cpus,
+)
 
 GIB = 1 << 30
 
@@ -57,6 +63,18 @@ def test_threads_are_the_quota_rounded_up(tmp_path: Path) -> None:
     write(tmp_path, {"sys/fs/cgroup/cpu.max": "20000 100000"})
     assert cpu_time(tmp_path) == 0.2
     assert usable_cpus(tmp_path) == 1
+
+
+@pytest.mark.parametrize(
+    ("quota", "threads", "spins"),
+    [("max", 2, True), ("200000", 2, True), ("150000", 2, False), ("150000", 1, True)],
+)
+def test_threads_spin_only_with_a_cpu_each(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, quota: str, threads: int, spins: bool
+) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _pid: {0, 1}, raising=False)
+    write(tmp_path, {"sys/fs/cgroup/cpu.max": f"{quota} 100000"})
+    assert may_spin(threads, tmp_path) == spins
 
 
 def test_affinity_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
