@@ -182,7 +182,7 @@ def over_http(streams: int, step_s: float, seconds: float) -> Gaps:
     model = ServedModel(ModelNames("m"), ByteTokenizer(), None, engine.max_model_len, 0)
     sock = bind("127.0.0.1", 0)
     app = build_app(Service(engine, model, metrics, gate, ServerOptions()))
-    listener = Listener(app, gate, sock, drain_s=0.0)
+    listener = Listener(app, gate, [sock], drain_s=0.0)
     url = f"http://127.0.0.1:{sock.getsockname()[1]}"
     client = multiprocessing.Process(target=read_streams, args=(url, streams), daemon=True)
     engine.start()

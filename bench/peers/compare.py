@@ -5,8 +5,9 @@
 
 PYTHON is the interpreter of an environment with xllamacpp, or with openvino, openvino-genai and
 openvino-tokenizers. All engines stay loaded; in each round each runs each load once, in an order
-that turns. Prints medians, ranges, and the ratio of Headway (on the first file) to the best peer of
-each round, whichever file and variant that was.
+that turns, and rounds of a load that neighbours disturbed are left out (headway.bench.rounds).
+Prints medians, ranges, and the ratio of Headway (on the first file) to the best peer of each round,
+whichever file and variant that was: its median and the interval around it.
 """
 
 import argparse
@@ -15,6 +16,8 @@ import statistics
 import subprocess
 import sys
 from pathlib import Path
+
+from headway.bench.rounds import Probe, estimate, note, steady
 
 HERE = Path(__file__).parent
 LOADS = "decode-1,decode-8,decode-32,decode-64,prefill"  # and context-32-1000; see loads.py
@@ -78,14 +81,16 @@ def start(settings: argparse.Namespace) -> list[Worker]:
 
 def measure(
     workers: list[Worker], loads: list[str], rounds: int
-) -> dict[str, dict[str, list[float]]]:
-    """Tokens per second by load and engine, one figure a round."""
+) -> tuple[dict[str, dict[str, list[float]]], dict[str, list[bool]]]:
+    """Tokens per second by load and engine, one figure a round; and which rounds were steady."""
+    probe = Probe()
+    probes: dict[str, list[tuple[float, float]]] = {load: [] for load in loads}
     figures: dict[str, dict[str, list[float]]] = {
         load: {w.name: [] for w in workers} for load in loads
     }
     for turn in range(rounds):
         for load in loads:
-            first = turn % len(workers)
+            first, before = turn % len(workers), probe.rate()
             for worker in workers[first:] + workers[:first]:
                 rate = worker.run(load.replace("-", " "))
                 figures[load][worker.name].append(rate)
@@ -93,17 +98,25 @@ def measure(
                     f"round {turn + 1} of {rounds}: {load}: {worker.name} {rate:.0f} tokens/s",
                     file=sys.stderr,
                 )
-    return figures
+            probes[load].append((before, probe.rate()))
+    # The machine is the same for all loads: so is what its probes usually reach.
+    kept = iter(steady([pair for pairs in probes.values() for pair in pairs]))
+    return figures, {load: [next(kept) for _ in pairs] for load, pairs in probes.items()}
 
 
-def table(figures: dict[str, dict[str, list[float]]]) -> str:
-    """Markdown: medians with ranges, and the median ratio to the best peer."""
+def table(figures: dict[str, dict[str, list[float]]], kept: dict[str, list[bool]]) -> str:
+    """Markdown: medians with ranges, and the median ratio to the best peer, of rounds kept."""
     names = list(next(iter(figures.values())))
     lines = [
         "| tokens/s | " + " | ".join(names) + " | headway / best peer |",
         "|---" * (len(names) + 2) + "|",
     ]
-    for load, by_engine in figures.items():
+    for load, by_round in figures.items():
+        counts = kept[load] if any(kept[load]) else [True] * len(kept[load])
+        by_engine = {
+            name: [rate for rate, counted in zip(rates, counts, strict=True) if counted]
+            for name, rates in by_round.items()
+        }
         cells = [
             f"{statistics.median(v):.0f} ({min(v):.0f} to {max(v):.0f})" for v in by_engine.values()
         ]
@@ -113,7 +126,8 @@ def table(figures: dict[str, dict[str, list[float]]]) -> str:
             if peers
             else []
         )
-        ratio = f"{statistics.median(ratios):.2f}" if ratios else ""
+        ratio = f"{estimate(ratios)}; " if ratios else ""
+        ratio += note(kept[load])
         lines.append(f"| {load} | " + " | ".join(cells) + f" | {ratio} |")
     return "\n".join(lines)
 
@@ -135,13 +149,13 @@ def main() -> None:
     settings = parser.parse_args()
     workers = start(settings)
     try:
-        figures = measure(workers, settings.loads, settings.rounds)
+        figures, kept = measure(workers, settings.loads, settings.rounds)
     finally:
         for worker in workers:
             worker.close()
     if settings.json:
         settings.json.write_text(json.dumps(figures, indent=1))
-    print(table(figures))
+    print(table(figures, kept))
 
 
 if __name__ == "__main__":
