@@ -3,11 +3,11 @@ nothing.
 
     python bench/plan.py [--running 64,256] [--waiting 0,10000,100000] [--steps 300] [--json OUT]
 
-All seats are taken: a sixteenth by realtime, three eighths by standard answers, the rest by batch,
-and so many batch requests wait. Who ends is followed by another of its class, so every few steps
-somebody is admitted; sequences grow across block boundaries all the time, and half of the prompts
-begin alike, so that blocks are shared. The target leaves room for all rows, since that is most
-work; a step in which realtime prefills has few.
+All seats are taken, or (`blocks`) the pool, which holds about as many: a sixteenth by realtime,
+three eighths by standard answers, the rest by batch, and so many batch requests wait. Who ends is
+followed by another of its class, so every few steps somebody is admitted; sequences grow across
+block boundaries all the time, and half of the prompts begin alike, so that blocks are shared. The
+target leaves room for all rows, since that is most work; a step in which realtime prefills has few.
 """
 
 import argparse
@@ -37,10 +37,12 @@ WARM_UP = 100
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """One load, and microseconds of CPU time a call. chunks: mean number a plan."""
+    """One load, and microseconds of CPU time a call. scarce: what those who wait wait for.
+    chunks: mean number a plan."""
 
     running: int
     waiting: int
+    scarce: str
     chunks: float
     plan_us: float
     plan_p99_us: float
@@ -51,14 +53,15 @@ class Cell:
 class Load:
     """A scheduler kept at a number of running and waiting requests."""
 
-    def __init__(self, running: int, waiting: int) -> None:
+    def __init__(self, running: int, waiting: int, scarce: str = "seats") -> None:
         """Everyone arrives at once."""
+        full = scarce == "blocks"
         capacity = Capacity(
-            kv_blocks=running * 56,
+            kv_blocks=running * (24 if full else 56),
             host_blocks=running * 8,
             block_size=BLOCK,
-            max_seqs=running,
-            max_step_tokens=running + 2048,
+            max_seqs=running * 2 if full else running,
+            max_step_tokens=2 * running + 2048,
             max_model_len=8192,
             vocab_size=32000,
         )
@@ -119,9 +122,9 @@ class Load:
         return StepResult(plan.step, sampled, timing=StepTiming(compute_s=seconds))
 
 
-def measure(running: int, waiting: int, steps: int) -> Cell:
+def measure(running: int, waiting: int, scarce: str, steps: int) -> Cell:
     """Steps of one load, after some to warm up."""
-    load = Load(running, waiting)
+    load = Load(running, waiting, scarce)
     for _ in range(WARM_UP):
         load.step()
     gc.collect()
@@ -131,6 +134,7 @@ def measure(running: int, waiting: int, steps: int) -> Cell:
     return Cell(
         running,
         waiting,
+        scarce,
         statistics.mean(chunks),
         *(1e6 * quantile(plans, q) for q in (0.5, 0.99)),
         *(1e6 * quantile(commits, q) for q in (0.5, 0.99)),
@@ -150,21 +154,24 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=300)
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
-    print("the scheduler alone, CPU time in ms       plan()            commit()")
-    print(
-        f"{'running':>8}{'waiting':>9}{'chunks':>8}{'median':>12}{'p99':>8}{'median':>12}{'p99':>8}"
+    print("the scheduler alone, CPU time in ms               plan()            commit()")
+    print(f"{'running':>8}{'waiting':>9}  for   {'chunks':>8}", end="")
+    print(f"{'median':>12}{'p99':>8}{'median':>12}{'p99':>8}")
+    running, waiting = (
+        [int(n) for n in given.split(",")] for given in (args.running, args.waiting)
     )
+    loads = [(r, w, "seats") for r in running for w in waiting]
+    loads += [(max(running), w, "blocks") for w in waiting if w == 10_000]
     cells = []
-    for running in map(int, args.running.split(",")):
-        for waiting in map(int, args.waiting.split(",")):
-            cell = measure(running, waiting, args.steps)
-            cells.append(cell)
-            print(
-                f"{cell.running:8}{cell.waiting:9}{cell.chunks:8.0f}"
-                f"{cell.plan_us / 1e3:12.3f}{cell.plan_p99_us / 1e3:8.3f}"
-                f"{cell.commit_us / 1e3:12.3f}{cell.commit_p99_us / 1e3:8.3f}",
-                flush=True,
-            )
+    for load in loads:
+        cell = measure(*load, args.steps)
+        cells.append(cell)
+        print(
+            f"{cell.running:8}{cell.waiting:9}  {cell.scarce:6}{cell.chunks:8.0f}"
+            f"{cell.plan_us / 1e3:12.3f}{cell.plan_p99_us / 1e3:8.3f}"
+            f"{cell.commit_us / 1e3:12.3f}{cell.commit_p99_us / 1e3:8.3f}",
+            flush=True,
+        )
     if args.json:
         args.json.write_text(json.dumps([asdict(cell) for cell in cells], indent=1) + "\n")
 

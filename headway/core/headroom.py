@@ -32,14 +32,22 @@ class OutputLengths:
 
     def remaining(self, sequence: Sequence) -> int:
         """Tokens the sequence is expected to generate from now, at least 1."""
-        tokens = len(sequence.tokens)
-        left = sequence.most_tokens - tokens
-        if sequence.limits.stop_ids:
-            generated = tokens - sequence.prompt_tokens
-            mean = self._means[sequence.service_class].value
-            expected = int(max(mean - generated, _LEAST_SHARE * mean))
-            left = expected if expected < left else left
-        return left if left > 1 else 1
+        return self.remaining_of((sequence,))[0]
+
+    def remaining_of(self, sequences: Iterable[Sequence]) -> list[int]:
+        """The same of each; in one go, since it is asked for all residents."""
+        means = {c: mean.value for c, mean in self._means.items()}
+        remaining = []
+        for sequence in sequences:
+            tokens = len(sequence.tokens)
+            left = sequence.most_tokens - tokens
+            if sequence.limits.stop_ids:
+                mean = means[sequence.service_class]
+                beyond = mean - (tokens - sequence.prompt_tokens)
+                expected = int(beyond if beyond > _LEAST_SHARE * mean else _LEAST_SHARE * mean)
+                left = expected if expected < left else left
+            remaining.append(left if left > 1 else 1)
+        return remaining
 
 
 class Caution:
@@ -83,16 +91,18 @@ class Forecast:
         self._size = block_size
         self._lengths = lengths
         self._peak: int | None = None
-        self._members = sorted(map(self._member, residents), key=itemgetter(0))
+        self._members = self._members_of(list(residents))
 
     def add(self, sequence: Sequence) -> None:
         """One more resident."""
         self._peak = None
-        insort(self._members, self._member(sequence), key=itemgetter(0))
+        insort(self._members, self._members_of([sequence])[0], key=itemgetter(0))
 
-    def _member(self, sequence: Sequence) -> tuple[int, int, int]:
-        """Remaining tokens, tokens, blocks."""
-        return self._lengths.remaining(sequence), len(sequence.tokens), len(sequence.blocks)
+    def _members_of(self, sequences: list[Sequence]) -> list[tuple[int, int, int]]:
+        """Remaining tokens, tokens and blocks of each, who ends first first."""
+        remaining = self._lengths.remaining_of(sequences)
+        tokens, blocks = [len(s.tokens) for s in sequences], [len(s.blocks) for s in sequences]
+        return sorted(zip(remaining, tokens, blocks, strict=True), key=itemgetter(0))
 
     def headroom_blocks(self) -> int:
         """Most additional blocks the residents will hold at once, over what they hold now.
