@@ -23,6 +23,12 @@ def run(settings: argparse.Namespace) -> int:
 
 def lines(record: Mapping[str, Any]) -> Iterator[str]:
     """A record, as `GET /debug/steps/STEP` gives it, in words."""
+    names: Mapping[str, str] = record.get("names", {})
+
+    def called(number: int) -> str:
+        name = names.get(str(number))
+        return f"request {number}" if name is None else f"request {number} ({name})"
+
     limit = record["limit_s"]
     within = "no time limit" if limit is None else f"a limit of {1000 * limit:.1f} ms"
     yield (
@@ -31,18 +37,18 @@ def lines(record: Mapping[str, Any]) -> Iterator[str]:
     )
     for chunk in record["computed"]:
         what = "decodes" if chunk["decoding"] else f"prefills {chunk['tokens']} tokens"
-        yield f"  request {chunk['request']} {what}"
+        yield f"  {called(chunk['request'])} {what}"
     for request in record["entered"]:
-        yield f"  request {request} was admitted"
+        yield f"  {called(request)} was admitted"
     for victim in record["evicted"]:
         yield (
-            f"  request {victim['request']} gave up {victim['blocks']} blocks to request "
-            f"{victim['wanted_by']} ({victim['kind']}, {1000 * victim['cost_s']:.1f} ms)"
+            f"  {called(victim['request'])} gave up {victim['blocks']} blocks to "
+            f"{called(victim['wanted_by'])} ({victim['kind']}, {1000 * victim['cost_s']:.1f} ms)"
         )
     for left in record["paused"]:
-        yield f"  request {left['request']} is paused: {left['reason']}"
+        yield f"  {called(left['request'])} is paused: {left['reason']}"
     for left in record["passed_over"]:
-        yield f"  request {left['request']} was passed over: {left['reason']}"
+        yield f"  {called(left['request'])} was passed over: {left['reason']}"
 
 
 def _fetch(url: str, step: str, key: str | None) -> Mapping[str, Any]:

@@ -128,14 +128,15 @@ class Engine:
         """Start a generation on the running event loop; see `EngineClient.submit`."""
         filled = asyncio.Event()
         mailbox = Mailbox(LoopBell(asyncio.get_running_loop()), filled.set)
-        abort = self._accept(request, mailbox, limited)
-        return AsyncGeneration(Reading(mailbox, self._assembler(request), abort), filled)
+        requests = self._accept(request, mailbox, limited)
+        reading = Reading(mailbox, self._assembler(request), partial(self._abort, requests))
+        return AsyncGeneration(reading, filled, requests)
 
     def submit_sync(self, request: GenerationRequest) -> SyncGeneration:
         """The same for a caller without an event loop."""
         filled = threading.Event()
         mailbox = Mailbox(ThreadBell(), filled.set)
-        abort = self._accept(request, mailbox)
+        abort = partial(self._abort, self._accept(request, mailbox))
         return SyncGeneration(Reading(mailbox, self._assembler(request), abort), filled)
 
     def snapshot(self) -> Snapshot:
@@ -181,8 +182,8 @@ class Engine:
 
     def _accept(
         self, request: GenerationRequest, mailbox: Mailbox, limited: bool = True
-    ) -> Callable[[], None]:
-        """Validate, queue, and return what aborts it."""
+    ) -> tuple[RequestId, ...]:
+        """Validate and queue; the numbers of its choices."""
         self._require_open()
         check_request(request, self._limits, self._options.max_choices)
         burden = Burden(request.service_class, request.n, request.n * len(request.prompt))
@@ -202,7 +203,7 @@ class Engine:
             self._wake.notify()
         if request.service_class is ServiceClass.REALTIME:
             self._loop.interrupt_for_realtime()
-        return partial(self._abort, tuple(r.id for r in choices))
+        return tuple(r.id for r in choices)
 
     def _number(self, request: GenerationRequest) -> tuple[Request, ...]:
         """The core's requests, with ids in order of arrival."""

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from headway.core.request import Usage
-from headway.core.types import FinishReason
+from headway.core.types import FinishReason, RequestId
 from headway.engine.text import ChoiceText
 from headway.engine.types import Delta, TokenInfo
 
@@ -201,8 +201,11 @@ class AsyncGeneration:
     """An answer read in an event loop; see `engine.types.Generation`. One that is dropped without
     `aclose` aborts too."""
 
-    def __init__(self, reading: Reading, filled: asyncio.Event) -> None:
+    def __init__(
+        self, reading: Reading, filled: asyncio.Event, requests: Sequence[RequestId]
+    ) -> None:
         """`filled`: set when the mailbox has something."""
+        self.requests = requests
         self._reading = reading
         self._filled = filled
         self._closed = False

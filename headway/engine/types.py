@@ -138,6 +138,11 @@ class Generation(Protocol):
     choice has had its last delta. `aclose` (or leaving an `async for` through `aclosing`) aborts
     what still runs."""
 
+    @property
+    def requests(self) -> Sequence[RequestId]:
+        """The scheduler's numbers of its choices, as step records have them."""
+        ...
+
     def __aiter__(self) -> AsyncIterator[Delta]: ...
 
     async def aclose(self) -> None:

@@ -16,7 +16,7 @@ from time import monotonic
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from headway.core.types import FinishReason
+from headway.core.types import FinishReason, RequestId
 from headway.engine.types import Delta, EngineClient, Generation, GenerationRequest
 from headway.errors import HeadwayError
 from headway.server.errors import ApiError, from_exception, from_finish, internal_error, unavailable
@@ -42,13 +42,15 @@ class Choices:
 
     def submit(
         self, engine: EngineClient, requests: Sequence[GenerationRequest], limited: bool = True
-    ) -> None:
-        """Start the requests, each of `n` choices. What is started is aborted by `aclose`.
+    ) -> Sequence[RequestId]:
+        """Start the requests, each of `n` choices; the scheduler's numbers. What is started is
+        aborted by `aclose`.
 
         Raises what `EngineClient.submit` does.
         """
         for request in requests:
             self._generations.append(engine.submit(request, limited))
+        return [number for generation in self._generations for number in generation.requests]
 
     async def batches(self) -> AsyncIterator[Sequence[Delta]]:
         """Deltas of all choices as they come, those that are ready together in one batch."""
@@ -143,7 +145,10 @@ class _Wire:
 
 @dataclass(frozen=True, slots=True)
 class AnswerContext:
-    """What an answer is made of besides its shape. charge: told how many tokens came."""
+    """What an answer is made of besides its shape.
+
+    charge: told how many tokens came. named: told the scheduler's numbers.
+    """
 
     engine: EngineClient
     requests: Sequence[GenerationRequest]
@@ -151,12 +156,13 @@ class AnswerContext:
     headers: dict[str, str]
     keep_alive_s: float
     charge: Callable[[int], None]
+    named: Callable[[Sequence[RequestId]], None]
 
     @contextlib.asynccontextmanager
     async def started(self) -> AsyncIterator[Choices]:
         """The requests' choices, aborted on the way out. Raises what `EngineClient.submit` does."""
         async with contextlib.aclosing(Choices(self.requests[0].n)) as choices:
-            choices.submit(self.engine, self.requests)
+            self.named(choices.submit(self.engine, self.requests))
             yield choices
 
 

@@ -89,7 +89,9 @@ def build_app(
     tokens = TokenService(service.model, service.options.max_body_bytes)
     app.include_router(build_token_router(tokens))
     insight = insight or Insight(Build("", service.model.names.all[0]))
-    operator = Operator(service.engine, service.metrics, insight, lambda: app.log.responses)
+    operator = Operator(
+        service.engine, service.metrics, insight, lambda: app.log.responses, service.names
+    )
     page = insight.page
     dashboard = None if page is None else Dashboard(Feed(page), service.gate)
     app.include_router(build_operator_router(operator, dashboard))

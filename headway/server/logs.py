@@ -112,6 +112,11 @@ class RequestLog:
             _current.reset(token)
 
 
+def current_request_id() -> str:
+    """The id of the HTTP request that is being answered; empty outside of one."""
+    return _current.get()
+
+
 def _log_access(scope: Scope, status: int, further: Mapping[str, object]) -> None:
     # The path is the client's: what could begin a line of its own is written as escapes.
     path = scope["path"].encode("unicode_escape").decode()

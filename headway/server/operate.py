@@ -12,12 +12,15 @@ from enum import Enum
 from fastapi import APIRouter
 from starlette.responses import JSONResponse, Response
 
+from headway.core.record import StepRecord
+from headway.core.types import RequestId
 from headway.engine.types import EngineClient
 from headway.server.dashboard.feed import Sources
 from headway.server.dashboard.routes import Dashboard, build_dashboard_router
 from headway.server.errors import ApiError
 from headway.server.metrics import Metrics
 from headway.server.metrics_families import Build, JobTotals, Scrape, exposition
+from headway.server.names import RequestNames
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +40,7 @@ class Operator:
     """The operator's endpoints.
 
     responses: gives HTTP responses by (route, status).
+    names: what HTTP requests are called.
     """
 
     def __init__(
@@ -45,11 +49,13 @@ class Operator:
         metrics: Metrics,
         insight: Insight,
         responses: Callable[[], Mapping[tuple[str, int], int]],
+        names: RequestNames,
     ) -> None:
         self._engine = engine
         self._metrics = metrics
         self._insight = insight
         self._responses = responses
+        self._names = names
 
     async def scrape(self) -> Response:
         """GET /metrics."""
@@ -67,14 +73,16 @@ class Operator:
         return Response(content, media_type=media_type)
 
     async def explain(self, step: str) -> Response:
-        """GET /debug/steps/STEP: what a step decided and why; `latest` for the last one.
+        """GET /debug/steps/STEP: what a step decided and why; `latest` for the last one. `names`
+        are the X-Request-Ids of the numbers, where they are known.
         Raises ApiError (404) where the step is unknown or no longer kept."""
         known = step.isascii() and step.isdecimal() and len(step) < 20
         number = None if step == "latest" else int(step) if known else -1
         record = self._engine.explain(number)
         if record is None:
             raise ApiError(404, f"Step {step} is not among the last steps.", code="not_found")
-        return JSONResponse(asdict(record, dict_factory=_plain))
+        names = {str(k): name for k, name in self._names.of(_requests_in(record)).items()}
+        return JSONResponse({**asdict(record, dict_factory=_plain), "names": names})
 
 
 def build_operator_router(operator: Operator, dashboard: Dashboard | None = None) -> APIRouter:
@@ -85,6 +93,12 @@ def build_operator_router(operator: Operator, dashboard: Dashboard | None = None
     router.add_api_route("/metrics", operator.scrape, methods=["GET"])
     router.add_api_route("/debug/steps/{step}", operator.explain, methods=["GET"])
     return router
+
+
+def _requests_in(record: StepRecord) -> set[RequestId]:
+    lists = (record.computed, record.evicted, record.passed_over, record.paused)
+    found = {entry.request for entries in lists for entry in entries}
+    return found | {victim.wanted_by for victim in record.evicted} | set(record.entered)
 
 
 def _plain(fields: list[tuple[str, object]]) -> dict[str, object]:

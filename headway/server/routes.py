@@ -20,8 +20,10 @@ from headway.server.auth import caller_of
 from headway.server.caller import Caller
 from headway.server.errors import unavailable
 from headway.server.gate import Gate
+from headway.server.logs import current_request_id
 from headway.server.metrics import Metrics
 from headway.server.model import ServedModel
+from headway.server.names import RequestNames
 from headway.server.openai_types import ChatBody, CompletionBody, GenerationBody
 from headway.server.parse import parse_body, read_body
 from headway.server.render import BodyWriter, EventWriter, Head
@@ -77,6 +79,7 @@ class Service:
     metrics: Metrics
     gate: Gate
     options: ServerOptions
+    names: RequestNames = field(default_factory=RequestNames)
 
     async def chat(self, request: Request) -> Response:
         """POST /v1/chat/completions."""
@@ -131,6 +134,7 @@ class Service:
             headers,
             self.options.keep_alive_s,
             partial(accepted.caller.charge, tier.service_class),
+            partial(self.names.note, current_request_id()),
         )
         n = body.n or 1
         if body.stream:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from headway.core.plan import TokenLogprobs
 from headway.core.record import StepRecord
 from headway.core.request import ClassCounts, Snapshot, TierCounts, Usage
-from headway.core.types import FinishReason, ServiceClass
+from headway.core.types import FinishReason, RequestId, ServiceClass
 from headway.engine.arrivals import check_request
 from headway.engine.options import ModelLimits
 from headway.engine.types import (
@@ -113,6 +113,7 @@ class FakeGeneration:
     def __init__(self, engine: FakeEngine, request: GenerationRequest, script: Script) -> None:
         self.engine = engine
         self.request = request
+        self.requests = [RequestId(len(engine.submitted) * 128 + i) for i in range(request.n)]
         self.script = script
         self.released = asyncio.Event()
         self._running = True

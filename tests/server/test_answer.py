@@ -1,7 +1,10 @@
 """How deltas of several choices are put together."""
 
+from collections.abc import Sequence
+
 import pytest
 
+from headway.core.types import RequestId
 from headway.engine.types import Delta, GenerationRequest
 from headway.server.answer import Choices
 from tests.server.fake_engine import FakeEngine, Script
@@ -44,6 +47,8 @@ async def test_a_failing_generation_ends_the_others() -> None:
 
 class BrokenGeneration:
     """Raises at once."""
+
+    requests: Sequence[RequestId] = ()
 
     def __aiter__(self) -> "BrokenGeneration":
         return self

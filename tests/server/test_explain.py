@@ -6,8 +6,11 @@ import pytest
 from headway.cli import main
 from headway.core.record import Computed, Evicted, Left, StepRecord
 from headway.core.types import Lane, PreemptKind, RequestId
+from headway.server.names import RequestNames
+from headway.testing import make_capacity
 from tests.server.fake_engine import FakeEngine
-from tests.server.live import live_server
+from tests.server.live import MODEL, live_server
+from tests.server.test_real_engine import real_server
 
 RECORD = StepRecord(
     step=7,
@@ -48,3 +51,20 @@ def test_a_record_in_json_and_in_words(capsys: pytest.CaptureFixture[str]) -> No
 def test_no_server_is_one_line_and_status_2(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["explain", "--url", "http://127.0.0.1:9"]) == 2
     assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_requests_go_by_their_ids(capsys: pytest.CaptureFixture[str]) -> None:
+    with real_server(make_capacity(vocab_size=300)) as (server, _):
+        body = {"model": MODEL, "prompt": [1, 2, 3], "max_tokens": 1}
+        headers = {"X-Request-Id": "order-17"}
+        server.http().post("/v1/completions", json=body, headers=headers).raise_for_status()
+        for step in range(1, 6):  # the engine may have planned nothing first
+            main(["explain", str(step), "--url", server.url])
+    assert "  request 0 (order-17) prefills 3 tokens" in capsys.readouterr().out.splitlines()
+
+
+def test_the_oldest_names_are_forgotten() -> None:
+    names = RequestNames(kept=3)
+    for number in range(3):
+        names.note(f"r{number}", [RequestId(2 * number), RequestId(2 * number + 1)])
+    assert names.of(RequestId(n) for n in range(9)) == {3: "r1", 4: "r2", 5: "r2"}
