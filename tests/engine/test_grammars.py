@@ -22,6 +22,7 @@ from headway.errors import InvalidRequestError
 from headway.executors.native import NativeOptions
 from headway.models.grammars import GrammarCompiler, regex_part, source_of
 from headway.testing import Mishaps, Script, WallClock, make_capacity, oracle_tokens
+from headway.testing.lanes import Restless
 from headway.testing.text import ByteTokenizer
 from tests.engine.helpers import (
     EOS,
@@ -33,7 +34,7 @@ from tests.engine.helpers import (
     running,
     until,
 )
-from tests.engine.test_same_tokens import alone, native_engine
+from tests.engine.test_same_tokens import LANES, alone, native_engine
 from tests.tiny import LLAMA
 
 VOCAB = 300
@@ -97,7 +98,8 @@ def test_a_free_neighbour_is_untouched() -> None:
     assert free.ids == oracle_tokens([5, 6, 7], SamplingSpec(), 30, script, frozenset({EOS}))
 
 
-def test_pressure_and_interrupts_change_no_answer() -> None:
+@pytest.mark.parametrize("lanes", ["unified", "changing"])
+def test_pressure_and_interrupts_change_no_answer(lanes: str) -> None:
     """On the CPU executor, with raw log probabilities equal to the bit."""
     compiler = GrammarCompiler(ByteTokenizer(), LLAMA.vocab, {EOS})
     grammar = compiler.compile(source_of(regex_part(SMALL_JSON)), "regex")
@@ -113,7 +115,8 @@ def test_pressure_and_interrupts_change_no_answer() -> None:
     options = NativeOptions(
         kv_blocks=30, host_blocks=10, max_seqs=10, max_step_tokens=32, max_model_len=200, threads=2
     )
-    with native_engine(options, interrupt_every=5) as (engine, executor):
+    chooser = Restless(5, LANES[lanes])
+    with native_engine(options, interrupt_every=5, lanes=chooser) as (engine, executor):
         by_urgency = sorted(range(24), key=lambda i: -asked[i].service_class)
         under_way = {i: engine.submit_sync(asked[i]) for i in by_urgency}
         answers = {i: collect(list(generation))[0] for i, generation in under_way.items()}
