@@ -5,8 +5,12 @@ from pathlib import Path
 
 import pytest
 
+# One thread, not bound to a core: the model is tiny, and on a machine that others share two threads
+# wait for each other most of the time.
 os.environ.update(
     HF_HUB_OFFLINE="1",
+    OMP_NUM_THREADS="1",
+    VLLM_CPU_OMP_THREADS_BIND="nobind",
     VLLM_CPU_KVCACHE_SPACE="1",
     VLLM_ENABLE_V1_MULTIPROCESSING="0",
     VLLM_LOGGING_LEVEL="ERROR",

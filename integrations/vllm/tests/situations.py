@@ -1,7 +1,7 @@
 """The two situations that classes are for: a realtime request comes while batch work holds every
 seat, or every KV block. One engine at a time, each in a process of its own:
 
-    python situations.py MODEL SITUATION POLICY [--host-gib G] [--corrupt]
+    python situations.py MODEL SITUATION POLICY [--host-gib G] [--then corrupt|abort|reset]
 
 prints a line of JSON: steps to the realtime request's first token, steps in all, a hash of every
 answer, and what was swapped.
@@ -43,7 +43,7 @@ def main() -> None:
     parser.add_argument("situation", choices=[*SITUATIONS, "cached"])
     parser.add_argument("policy", choices=["headway", "priority", "fcfs"])
     parser.add_argument("--host-gib", type=float, default=1.0)
-    parser.add_argument("--corrupt", action="store_true")
+    parser.add_argument("--then", choices=["corrupt", "abort", "reset"], default="")
     parser.add_argument("--tensor-parallel", type=int, default=1)
     parser.add_argument("--pipeline-parallel", type=int, default=1)
     args = parser.parse_args()
@@ -58,14 +58,14 @@ def main() -> None:
     engine = Engine(args.model, args.policy, Settings(host_gib=args.host_gib), **options)
     if args.policy == "headway":
         engine.scheduler.pace = SteadyPace()
-    play(engine, args.corrupt)
+    play(engine, args.then)
     print(json.dumps(report(engine, args.policy)), flush=True)
     engine.close()
 
 
-def play(engine: Engine, corrupt: bool) -> None:
-    """Batch work, then the realtime request; with `corrupt`, all KV that was swapped out is zeroed
-    before it comes back."""
+def play(engine: Engine, then: str) -> None:
+    """Batch work, then the realtime request. Once KV is swapped out: `corrupt` zeroes it before it
+    comes back, `abort` aborts whose it is, `reset` resets the prefix cache."""
     for number in range(BATCH):
         prompt = range(number, number + 60)
         engine.add(f"batch{number}", prompt, BATCH_TOKENS, PRIORITY[ServiceClass.BATCH])
@@ -74,8 +74,27 @@ def play(engine: Engine, corrupt: bool) -> None:
     engine.add("realtime", range(100, 140), REALTIME_TOKENS, PRIORITY[ServiceClass.REALTIME])
     while engine.engine.has_unfinished_requests():
         engine.step()
-        if corrupt:
+        if then == "corrupt":
             zero_host_memory()
+        elif then and swapped(engine):
+            drop(engine, then)
+            assert not swapped(engine), "host blocks are still held"
+            then = ""
+
+
+def swapped(engine: Engine) -> int:
+    """Host blocks in use."""
+    book = engine.scheduler.swap.book
+    return int(book.total - book.free)
+
+
+def drop(engine: Engine, how: str) -> None:
+    """Make what is swapped out worthless. vLLM keeps a request under its name and a suffix."""
+    if how == "abort":
+        names = [kept.rpartition("-")[0] for kept in engine.scheduler.swap.book._saved]
+        engine.engine.abort_request(names)
+    else:
+        engine.engine.reset_prefix_cache(reset_running_requests=True)
 
 
 def zero_host_memory() -> None:

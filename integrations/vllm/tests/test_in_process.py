@@ -36,8 +36,9 @@ def run(model: Path, situation: str, policy: str, *options: str) -> dict[str, An
 
 
 def threads(options: tuple[str, ...]) -> str:
-    """Cores for each worker: two workers share the machine's two."""
-    return "0|1" if "--tensor-parallel" in options or "--pipeline-parallel" in options else "auto"
+    """Cores for each worker; vLLM wants it said where there are two."""
+    two = "--tensor-parallel" in options or "--pipeline-parallel" in options
+    return "0|1" if two else "nobind"
 
 
 @pytest.fixture(scope="session")
@@ -84,7 +85,7 @@ def test_every_token_that_was_saved_is_restored(table: Table, situation: str) ->
 
 def test_corrupted_host_memory_changes_answers(table: Table, tiny: Path) -> None:
     """The negative control: what comes back is what is attended to."""
-    corrupted = run(tiny, "blocks", "headway", "--corrupt")
+    corrupted = run(tiny, "blocks", "headway", "--then", "corrupt")
     assert corrupted["restored_tokens"] > 0
     assert corrupted["answers"] != table["blocks", "headway"]["answers"]
 
@@ -94,6 +95,22 @@ def test_without_host_memory_it_is_computed_again(table: Table, tiny: Path) -> N
     assert row["saved_tokens"] == 0
     assert row["preemptions"] >= 1
     assert row["ttft_steps"] <= 2
+    assert row["answers"] == table["blocks", "headway"]["answers"]
+
+
+def test_what_was_kept_goes_with_an_aborted_request(table: Table, tiny: Path) -> None:
+    row = run(tiny, "blocks", "headway", "--then", "abort")
+    assert row["restored_tokens"] < row["saved_tokens"]
+    assert row["tokens"] < table["blocks", "headway"]["tokens"]
+    assert row["host_used"] == 0
+
+
+def test_and_on_a_reset_of_the_prefix_cache_which_changes_no_answer(
+    table: Table, tiny: Path
+) -> None:
+    row = run(tiny, "blocks", "headway", "--then", "reset")
+    assert row["restored_tokens"] < row["saved_tokens"]
+    assert row["host_used"] == 0
     assert row["answers"] == table["blocks", "headway"]["answers"]
 
 

@@ -147,7 +147,7 @@ def test_realtime_takes_a_seat_and_batch_gives_the_answer_it_would_have_given(
     """Two batch answers hold both seats; a realtime one comes, and is done long before them."""
     prompts = ["the quick brown fox", "jumps over the lazy dog"]
     alone = [
-        server.post(body(prompt=p, max_tokens=400, model="tiny:batch")).json()["choices"][0]["text"]
+        server.post(body(prompt=p, max_tokens=150, model="tiny:batch")).json()["choices"][0]["text"]
         for p in prompts
     ]
     before = server.metric("headway_preemptions_total", service_class="batch")
@@ -159,7 +159,7 @@ def test_realtime_takes_a_seat_and_batch_gives_the_answer_it_would_have_given(
         ended_s[name] = time.monotonic()
 
     threads = [
-        threading.Thread(target=ask, args=(p, body(prompt=p, max_tokens=400, model="tiny:batch")))
+        threading.Thread(target=ask, args=(p, body(prompt=p, max_tokens=150, model="tiny:batch")))
         for p in prompts
     ]
     for thread in threads:
