@@ -14,8 +14,7 @@ import pytest
 
 HERE = Path(__file__).parent
 _LIMIT_S = 500
-
-Table = dict[tuple[str, str], dict[str, Any]]
+POLICIES = ("fcfs", "priority", "headway")
 
 
 def run(model: Path, situation: str, policy: str, *options: str) -> dict[str, Any]:
@@ -41,19 +40,31 @@ def threads(options: tuple[str, ...]) -> str:
     return "0|1" if two else "nobind"
 
 
+class Table(dict[tuple[str, str], dict[str, Any]]):
+    """Rows by situation and policy; each is run when it is first asked for."""
+
+    def __init__(self, model: Path) -> None:
+        super().__init__()
+        self._model = model
+
+    def __missing__(self, key: tuple[str, str]) -> dict[str, Any]:
+        self[key] = run(self._model, *key)
+        return self[key]
+
+    def print(self) -> None:
+        """For people."""
+        print("\n| situation | policy | TTFT, steps | steps in all | restored tokens |")
+        for (situation, policy), row in sorted(self.items()):
+            figures = (row["ttft_steps"], row["steps"], row.get("restored_tokens", 0))
+            print("| " + " | ".join(map(str, (situation, policy, *figures))) + " |")
+
+
 @pytest.fixture(scope="session")
 def table(tiny: Path) -> Iterator[Table]:
-    """Every policy in both situations; printed at the end."""
-    rows = {
-        (situation, policy): run(tiny, situation, policy)
-        for situation in ("seats", "blocks")
-        for policy in ("fcfs", "priority", "headway")
-    }
-    print("\n| situation | policy | TTFT, steps | steps in all | restored tokens |")
-    for (situation, policy), row in rows.items():
-        cells = (situation, policy, row["ttft_steps"], row["steps"], row.get("restored_tokens", 0))
-        print("| " + " | ".join(map(str, cells)) + " |")
+    """Printed at the end."""
+    rows = Table(tiny)
     yield rows
+    rows.print()
 
 
 @pytest.mark.parametrize("situation", ["seats", "blocks"])
@@ -65,7 +76,7 @@ def test_realtime_gets_its_first_token_within_two_steps(table: Table, situation:
 
 @pytest.mark.parametrize("situation", ["seats", "blocks"])
 def test_answers_are_those_without_preemption(table: Table, situation: str) -> None:
-    found = {table[key]["answers"] for key in table if key[0] == situation}
+    found = {table[situation, policy]["answers"] for policy in POLICIES}
     assert len(found) == 1, "preempted, swapped and never displaced: all the same tokens"
     assert table[situation, "headway"]["preemptions"] >= 1
 
