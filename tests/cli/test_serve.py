@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -199,3 +199,59 @@ def test_a_second_server_has_no_batch_api_unless_it_asks_for_the_folder(
         ended = subprocess.run(command, env=environment(), capture_output=True, text=True)
         assert ended.returncode == 2
         assert "used by another server" in ended.stderr
+
+
+def test_keys_are_made_and_revoked_while_it_serves(model: Path, tmp_path: Path) -> None:
+    keys = ("--keys-file", str(tmp_path / "keys.json"))
+
+    def command(*words: str) -> str:
+        line = [sys.executable, "-m", "headway", "keys", *words, *keys]
+        return subprocess.run(
+            line, env=environment(), capture_output=True, text=True, check=True
+        ).stdout.strip()
+
+    first = command("add", "--tenant", "ops", "--admin")
+    flags = ("--host", "0.0.0.0", "--max-model-len", "128", "--admin-port", "0", *keys)
+    with process(model, *flags) as (_, printed):
+        url = url_in(printed).replace("0.0.0.0", "127.0.0.1")
+        operators = re.search(r"For operators: (http://127\.0\.0\.1:\d+/metrics)", printed)
+        assert operators is not None
+        assert httpx.get(operators[1]).status_code == 200
+        assert httpx.get(f"{url}/metrics").status_code == 401
+
+        def status(key: str, path: str = "/v1/models") -> int:
+            headers = {"Authorization": f"Bearer {key}"}
+            return httpx.get(url + path, headers=headers).status_code
+
+        assert status(first, "/metrics") == 200
+        second = command("add", "--tenant", "acme")
+        until(lambda: status(second) == 200)
+        assert status(second, "/metrics") == 403
+        command("revoke", second.split("_")[1])
+        until(lambda: status(second) == 401)
+        assert status(first) == 200
+
+
+def until(condition: Callable[[], bool]) -> None:
+    end_s = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < end_s
+        time.sleep(0.1)
+
+
+def test_what_has_not_ended_when_the_drain_time_is_over_is_told(model: Path) -> None:
+    with process(model, "--drain-timeout", "0.2", "--max-seqs", "1") as (server, printed):
+        client = openai.OpenAI(base_url=f"{url_in(printed)}/v1", api_key="none", max_retries=0)
+        stream = client.completions.create(
+            model="tiny",
+            prompt="hello",
+            max_tokens=100,
+            n=128,
+            stream=True,
+            extra_body={"ignore_eos": True},
+        )
+        next(stream)
+        server.send_signal(signal.SIGTERM)
+        with pytest.raises(openai.APIError, match="stopped before this answer was complete"):
+            list(stream)
+        assert server.wait(20) == 0

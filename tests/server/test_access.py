@@ -1,6 +1,7 @@
 """What keys open, over HTTP: classes, rates, operators' paths, and each tenant its own things."""
 
 import socket
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from time import monotonic
@@ -13,6 +14,7 @@ from headway.core.types import ServiceClass
 from headway.server.app import Front
 from headway.server.keyring import KeyRing
 from headway.server.keys import Allowance, Rights
+from headway.testing import LinearDuration, make_capacity
 from tests.batches.rig import batch_server, jsonl, prompt_of, request
 from tests.server.fake_engine import FakeEngine, Script
 from tests.server.live import MODEL, LiveServer, eventually, live_server
@@ -198,6 +200,38 @@ def test_the_lines_of_a_job_have_no_time_limit_of_their_own(tmp_path: Path) -> N
         assert (ended.request_counts.completed, ended.request_counts.failed) == (1, 1)
         (failed,) = rig.results(ended.error_file_id)
         assert failed["response"]["body"]["error"]["param"] == "timeout"
+
+
+def test_within_a_class_the_tenant_served_least_goes_first(
+    tmp_path: Path, keys: Path, two: tuple[str, str]
+) -> None:
+    """One tenant queues twelve requests, then another one: it is served after few of them."""
+    capacity = make_capacity(max_seqs=1, vocab_size=300)
+    slow = LinearDuration(step_s=0.005)
+    ended: list[str] = []
+    with batch_server(
+        tmp_path / "data", front=front(keys), capacity=capacity, duration=slow
+    ) as rig:
+
+        def ask(tenant: str, number: int) -> None:
+            key = two[0] if tenant == "one" else two[1]
+            body = {"model": MODEL, "prompt": prompt_of(number, 32), "max_tokens": 8}
+            http(rig.server, key).post("/v1/completions", json=body | {"ignore_eos": True})
+            ended.append(tenant)
+
+        def waiting() -> int:
+            return rig.engine.engine.snapshot().classes[ServiceClass.STANDARD].waiting
+
+        threads = [threading.Thread(target=ask, args=("one", i)) for i in range(12)]
+        for thread in threads:
+            thread.start()
+        eventually(lambda: waiting() >= 8)
+        last = threading.Thread(target=ask, args=("two", 12))
+        last.start()
+        for thread in (*threads, last):
+            thread.join(20)
+    assert len(ended) == 13
+    assert "two" in ended[:-5], "the tenant with one request waited for the other's queue"
 
 
 def test_no_prefix_is_shared_between_tenants(
