@@ -14,8 +14,9 @@
 namespace headway {
 
 // A chunk of one token and long context is cut at the fixed splits into pieces for several
-// threads, the last of which joins the results in order of position. A piece of a longer chunk is
-// a tile of its rows, and walks the splits itself, in the same order: the same bits.
+// threads, the last of which joins the results in order of position. A piece is one KV head, or all
+// of them where there are pieces enough: they lie side by side in memory. A piece of a longer chunk
+// is a tile of its rows, and walks the splits itself, in the same order: the same bits.
 class Attention {
  public:
   Attention(const ModelShape& shape, const Kernels& gemm, const VectorKernels& kernels,
@@ -38,6 +39,7 @@ class Attention {
   struct Piece {
     int chunk;
     int kv_head;
+    int heads;
     int row;  // of the chunk
     int rows;
     int split;     // -1: all of them
@@ -49,7 +51,7 @@ class Attention {
     size_t partial;  // floats before its first partial
   };
 
-  void add_row(int chunk, const Chunk& c);
+  void add_row(int chunk, const Chunk& c, int heads);
   void add_tiles(int chunk, const Chunk& c);
   AttentionTask task(const Piece& piece, const Source& source) const;
   Partial partial_at(float* base, int queries) const;
@@ -62,6 +64,7 @@ class Attention {
   const ModelShape& shape_;
   const Kernels& gemm_;
   const VectorKernels& kernels_;
+  int threads_;
   int tile_rows_;
   std::vector<Piece> pieces_;
   std::vector<RowTask> row_tasks_;

@@ -178,9 +178,11 @@ constexpr TileFunction kTileFunctions[] = {
 #endif
 };
 
-void attend_rows(const AttentionTask& t, int tile_start, int first_query, const Tile& tile,
-                 Partial out, float* lanes, float* scores) {
+// One tile for all rows of one KV head, from `first_query` on; `out` and `lanes` are the head's.
+void attend_rows(const AttentionTask& t, int head, int tile_start, int first_query,
+                 const Tile& tile, Partial out, float* lanes, float* scores) {
   const int queries = t.rows * t.group;
+  const float* const q = t.q + head * t.group * t.head_dim;
   for (int i = first_query; i < queries; i += kQueryGroup) {
     const int n = queries - i < kQueryGroup ? queries - i : kQueryGroup;
     Queries g;
@@ -188,15 +190,34 @@ void attend_rows(const AttentionTask& t, int tile_start, int first_query, const 
       const int row = (i + j) / t.group;
       const int seen = t.position + row + 1 - tile_start;
       g.valid[j] = seen < kTileTokens ? seen : kTileTokens;
-      g.q[j] = t.q + row * t.q_stride + (i + j) % t.group * t.head_dim;
+      g.q[j] = q + row * t.q_stride + (i + j) % t.group * t.head_dim;
       g.values[j] = out.values + static_cast<size_t>(i + j) * t.head_dim;
     }
     kTileFunctions[n - 1](g, tile, t.head_dim, out.peak + i, lanes + i * Vec::W, scores);
   }
 }
 
+// A tile of one KV head, and what is read after it: the same blocks of the next head, or the blocks
+// of the next tile.
+Tile tile_at(const AttentionTask& t, int head, int start, int tokens) {
+  Tile tile;
+  tile.blocks = (tokens + kBlockTokens - 1) / kBlockTokens;
+  // Many rows use a tile more often than fetching it costs.
+  tile.fetches = t.rows == 1 && tile.blocks == kTileBlocks;
+  const bool last = head + 1 == t.heads;
+  const size_t head_halves = static_cast<size_t>(t.head_dim) * kBlockTokens * 2;
+  for (int b = 0; b < tile.blocks; ++b) {
+    const int index = start / kBlockTokens + b, next = last ? index + kTileBlocks : index;
+    tile.block[b] = t.pool + t.blocks[index] * t.block_stride + head * head_halves;
+    const bool there = next * kBlockTokens < t.position + t.rows;
+    const size_t offset = last ? 0 : (head + 1) * head_halves;
+    tile.ahead[b] = there ? t.pool + t.blocks[next] * t.block_stride + offset : tile.block[b];
+  }
+  return tile;
+}
+
 void attend(const AttentionTask& t, int split, Partial out, float* scratch) {
-  const int queries = t.rows * t.group;
+  const int each = t.rows * t.group, queries = t.heads * each;
   float* scores = scratch;
   float* lanes = scratch + kQueryGroup * kTileTokens;
   for (int i = 0; i < queries; ++i) out.peak[i] = -__builtin_inff();
@@ -208,18 +229,13 @@ void attend(const AttentionTask& t, int split, Partial out, float* scratch) {
   const int end = seen < begin + kSplitTokens ? seen : begin + kSplitTokens;
   for (int start = begin; start < end; start += kTileTokens) {
     const int tokens = end - start < kTileTokens ? end - start : kTileTokens;
-    Tile tile;
-    tile.blocks = (tokens + kBlockTokens - 1) / kBlockTokens;
-    // Many rows use a tile more often than fetching it costs.
-    tile.fetches = t.rows == 1 && tile.blocks == kTileBlocks;
-    for (int b = 0; b < tile.blocks; ++b) {
-      const int index = start / kBlockTokens + b, next = index + kTileBlocks;
-      tile.block[b] = t.pool + t.blocks[index] * t.block_stride;
-      const bool there = next * kBlockTokens < seen;
-      tile.ahead[b] = there ? t.pool + t.blocks[next] * t.block_stride : tile.block[b];
-    }
     const int unseeing = start - t.position > 0 ? start - t.position : 0;  // rows before it
-    attend_rows(t, start, unseeing * t.group, tile, out, lanes, scores);
+    for (int head = 0; head < t.heads; ++head) {
+      const size_t first = static_cast<size_t>(head) * each;
+      const Partial part{out.values + first * t.head_dim, out.peak + first, out.sum + first};
+      attend_rows(t, head, start, unseeing * t.group, tile_at(t, head, start, tokens), part,
+                  lanes + first * Vec::W, scores);
+    }
   }
   for (int i = 0; i < queries; ++i) out.sum[i] = reduce_add(Vec::load(lanes + i * Vec::W));
 }

@@ -11,26 +11,28 @@ constexpr int kBlockTokens = 16;   // tokens of a KV block
 constexpr int kSplitTokens = 256;  // attention is reduced apart for each of these, by position
 constexpr int kLogitGroup = 64;    // logit rows are padded to a multiple of this with -inf
 
-// Query rows of one KV head, and the cache they attend to.
+// Query rows of some neighbouring KV heads, and the cache they attend to.
 //
 //   block of the pool, fp16:  [layer][kv head] { K [head_dim][16] | V [16][head_dim] }
 //
 // Row r stands at position `position + r` and sees positions 0 ... position + r. Its query heads
-// lie at q + r * q_stride + g * head_dim, g < group, already multiplied by 1 / sqrt(head_dim).
+// lie at q + r * q_stride + g * head_dim, g < heads * group, already multiplied by
+// 1 / sqrt(head_dim).
 struct AttentionTask {
   const uint16_t* pool;   // the layer's and head's K of block 0
   size_t block_stride;    // halves from a block to the next
   const int32_t* blocks;  // block table
   int head_dim;           // a multiple of 32
+  int heads;  // KV heads; more than one reads longer stretches of memory
   int rows;
-  int group;     // query heads of the KV head
+  int group;     // query heads of a KV head
   int position;  // of row 0
   const float* q;
   size_t q_stride;
 };
 
-// What attention over one split of the context leaves for each query (row-major rows x group):
-// unnormalised values [head_dim], the maximum score and the sum of exponentials.
+// What attention over one split of the context leaves for each query (row-major heads x rows x
+// group): unnormalised values [head_dim], the maximum score and the sum of exponentials.
 struct Partial {
   float* values;
   float* peak;

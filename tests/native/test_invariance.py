@@ -87,6 +87,22 @@ def test_token_by_token(case: tuple[str, str], alone: dict[tuple[str, str], list
 
 
 @pytest.mark.parametrize("case", CASES, ids="-".join)
+def test_decoded_beside_many(
+    case: tuple[str, str], alone: dict[tuple[str, str], list[Floats]]
+) -> None:
+    """So many rows that attention takes all heads of one together, and products take tiles."""
+    with bench_of(case, threads=2) as it:
+        run = it.run(tokens(LENGTH), room=DECODED)
+        others = [it.run(tokens(20 + 3 * i, seed=i), room=DECODED) for i in range(15)]
+        it.step(*((other, len(other.tokens)) for other in others[:8]))
+        it.step(*((other, len(other.tokens)) for other in others[8:]))
+        it.step((run, LENGTH))
+        for _ in range(DECODED - 1):
+            it.step((run, 1), *((other, 1) for other in others))
+        expect(run, alone[case])
+
+
+@pytest.mark.parametrize("case", CASES, ids="-".join)
 def test_swapped_out_and_in_elsewhere(
     case: tuple[str, str], alone: dict[tuple[str, str], list[Floats]]
 ) -> None:
