@@ -1,9 +1,8 @@
 """The parts of a chat answer: reasoning, content, and calls of functions."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from enum import Enum
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 
 class PartKind(Enum):
@@ -19,9 +18,9 @@ class PartKind(Enum):
     ARGUMENTS = "arguments"
 
 
-@dataclass(frozen=True, slots=True)
-class Part:
-    """A piece of an answer. `call`: number of the call it belongs to, from 0."""
+class Part(NamedTuple):
+    """A piece of an answer. `call`: number of the call it belongs to, from 0. A tuple, since one is
+    made for each token."""
 
     kind: PartKind
     text: str

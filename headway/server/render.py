@@ -96,19 +96,20 @@ class EventWriter:
         self._shape = shape
         self._usage = UsageTotal(n)
         self._include_usage = include_usage
+        self._frame = shape.frame
         self._head = dumps(head.fields(shape.frame.chunk_object))[:-1]
         self._tail = ',"usage":null}\n\n' if include_usage else "}\n\n"
         self._choices: dict[int, _Choice] = {}
 
     def delta(self, delta: Delta) -> bytes:
         """The events of one delta; empty if there is nothing to show yet."""
-        index, frame, events = delta.choice, self._shape.frame, []
+        index, events = delta.choice, []
         choice = self._choices.get(index)
         if choice is None:
             choice = _Choice(self._shape.reader(), self._shape.logprobs())
             self._choices[index] = choice
-            if frame.opening:
-                events.append(self._event(index, frame.opening, "null", "null"))
+            if self._frame.opening:
+                events.append(self._event(index, self._frame.opening, "null", "null"))
         pieces = [self._shape.piece(part) for part in choice.reader.read(delta)]
         shown = "null"
         if choice.logprobs is not None and delta.tokens:
@@ -122,7 +123,7 @@ class EventWriter:
             if delta.usage is not None:
                 self._usage.add(index, delta.usage, reader.reasoning_tokens)
             reason = f'"{finish_reason(delta.finish, reader.calls)}"'
-            events.append(self._event(index, frame.closing, "null", reason))
+            events.append(self._event(index, self._frame.closing, "null", reason))
         return "".join(events).encode()
 
     def end(self) -> bytes:

@@ -38,6 +38,10 @@ CHAT = Frame(
 TEXT = Frame("cmpl", "text_completion", "text_completion", "", '"text":""')
 
 
+_CONTENT = PartKind.CONTENT
+"""Looked up for each token."""
+
+
 class Shape(Protocol):
     """What differs between the two endpoints. One serves all choices of an answer."""
 
@@ -71,6 +75,7 @@ class ChoiceReader:
 
     def __init__(self, parts: PartReader, meter: ReasoningMeter, codec: TextCodec) -> None:
         self.calls = 0
+        self._plain = isinstance(parts, PlainReader)
         self._parts = parts
         self._meter = meter
         self._codec = codec
@@ -82,6 +87,8 @@ class ChoiceReader:
 
     def read(self, delta: Delta) -> Sequence[Part]:
         """Parts that are certain now; all that was held back with the last delta."""
+        if self._plain:
+            return self._parts.push(delta.text)
         if self._meter.counting:
             for info in delta.tokens:
                 self._meter.push(self._codec.token_bytes(info.token))
@@ -137,14 +144,14 @@ class ChatShape:
 
     def piece(self, part: Part) -> str:
         """A delta."""
+        if part.kind is _CONTENT:
+            return f'"delta":{{"content":{quoted(part.text)}}}'
         match part.kind:
-            case PartKind.CONTENT:
-                return f'"delta":{{"content":{quoted(part.text)}}}'
             case PartKind.REASONING:
                 return f'"delta":{{"reasoning_content":{quoted(part.text)}}}'
             case PartKind.CALL:
                 call = {"index": part.call, **self._call(part.text, "")}
-            case PartKind.ARGUMENTS:
+            case _:
                 call = {"index": part.call, "function": {"arguments": part.text}}
         return f'"delta":{{"tool_calls":[{dumps(call)}]}}'
 
