@@ -160,6 +160,21 @@ def test_tiered_seats_residents_before_it_admits() -> None:
     assert unseated.seated
 
 
+def test_cached_blocks_that_are_room_for_others_are_not_counted_twice() -> None:
+    """Request 12 would find two of its four blocks in the cache; but they are two of the three
+    that there are."""
+    world = under("tiered", kv_blocks=8)
+    prompt = tuple(range(1, 34))
+    gone = decoding(world, make_request(1, STANDARD, prompt))
+    decoding(world, make_request(2, REALTIME, 70))
+    world.leave(gone, FinishReason.LENGTH)
+    assert world.device.available(Lane.UNIFIED) == 3
+    waiting(world, make_request(11, STANDARD, 120))
+    behind = waiting(world, make_request(12, STANDARD, (*prompt, *range(100, 120))))
+    assert world.may_need_at_most(behind, 3)
+    assert entered(admit(world)) == set()
+
+
 def test_tiered_packs_in_only_who_delays_nobody() -> None:
     """Request 11 has waited too long to be passed. Blocks for it come free when request 1 ends,
     20 tokens from now: a shorter answer may go ahead, and one that is small enough then."""

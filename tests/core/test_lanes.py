@@ -105,7 +105,8 @@ def test_the_chooser_hears_who_decodes_and_what_waits() -> None:
     demand = told.asked[-1]
     realtime, standard = (demand.classes[c] for c in tuple(ServiceClass)[:2])
     assert (realtime.rows, realtime.row_context) == (1, 17)
-    assert (standard.prompt_tokens, standard.prompt_context) == (200 - 64, 64)
+    done = len(prefill.chunks[0].tokens)
+    assert (standard.prompt_tokens, standard.prompt_context) == (200 - done, done)
     assert demand.prompts_due and not demand.one_sided
 
 

@@ -6,7 +6,8 @@ from headway.core.budget import Targets
 from headway.core.controller import Controller, LaneMode
 from headway.core.lane_models import StepModels
 from headway.core.outlook import ClassDemand, Demand, Outlook
-from headway.core.types import Arrangement, ServiceClass
+from headway.core.step_model import StepLoad
+from headway.core.types import Arrangement, Lane, ServiceClass
 from headway.testing import make_capacity
 
 REALTIME, STANDARD, BATCH = ServiceClass
@@ -37,6 +38,21 @@ def test_lower_rows_are_none_where_realtime_alone_misses_the_target() -> None:
     values = outlook(demand, Targets(0.005, 2.0)).of(UNIFIED).values
     assert values[STANDARD] == 0.0
     assert values[REALTIME] == pytest.approx(8 * 0.00125 / 0.010)
+
+
+def test_rows_that_cost_nothing_all_fit() -> None:
+    """Steps that were shorter the more rows they had: noise, which no weight below 0 explains."""
+    models = StepModels(2)
+    model = models.of(Lane.UNIFIED, 0)
+    for i in range(400):
+        rows = 1 + i % 16
+        model.observe(StepLoad(decode_rows=rows), 0.01 - 0.0002 * rows)
+    classes = dict.fromkeys(ServiceClass, ClassDemand())
+    classes |= {REALTIME: ClassDemand(rows=1), BATCH: ClassDemand(rows=30)}
+    capacity = make_capacity(max_step_tokens=64, units=2)
+    demand = Demand(classes, prompts_due=True)
+    one = Outlook(demand, models, Targets(1e-6, 2.0), capacity).of(UNIFIED).values
+    assert one[BATCH] == pytest.approx(30 * one[REALTIME])
 
 
 def test_a_prompt_that_no_target_leaves_room_for_is_worth_nothing_in_one_lane() -> None:

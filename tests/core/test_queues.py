@@ -79,6 +79,19 @@ def test_preempted_work_is_resumed_most_senior_first_and_is_not_fresh() -> None:
     assert len(queue) == 2
 
 
+def test_a_choice_set_free_late_may_be_the_oldest() -> None:
+    """It has waited for its group's first all along."""
+    world = world_of()
+    queue = world.queues[STANDARD]
+    later = waiting(world, make_request(5, STANDARD, 20))
+    assert queue.oldest() is later
+    child = waiting(world, make_request(3, STANDARD, 20))
+    waiting(world, make_request(7, STANDARD, 20))
+    assert queue.oldest() is child
+    world.leave(child, FinishReason.ABORT)
+    assert queue.oldest() is later
+
+
 def test_an_empty_queue_has_nobody() -> None:
     queue = ClassQueue()
     assert (queue.head(), queue.oldest(), queue.leading(3), len(queue)) == (None, None, [], 0)

@@ -6,7 +6,7 @@ import pytest
 
 from headway.core.residency import Residency
 from headway.core.sequence import Sequence
-from headway.core.types import Lane, ServiceClass, State
+from headway.core.types import Lane, PreemptKind, ServiceClass, State
 from headway.core.world import World
 from headway.testing import make_request
 from tests.core.helpers import assert_oracle, simulate, trace
@@ -136,6 +136,8 @@ def test_victims_in_flight_elsewhere_are_wanted_and_taken_when_they_land() -> No
     newcomer = waiting(world, make_request(9, REALTIME, 40))
     assert not Residency(world, Lane.PREFILL, now=1.0).try_enter(newcomer)
     assert [s.wanted_by for s in held] == [None, Lane.PREFILL]
+    Residency(world, Lane.DECODE, now=1.5)
+    assert [s.wanted_by for s in held] == [None, Lane.PREFILL], "the other lane's plans keep it"
     held[1].in_flight = False
     residency = Residency(world, Lane.PREFILL, now=2.0)
     assert residency.try_enter(newcomer)
@@ -162,6 +164,27 @@ def test_only_victims_in_flight_are_wanted() -> None:
     newcomer = waiting(world, make_request(9, REALTIME, 90))
     assert not Residency(world, Lane.PREFILL, now=1.0).try_enter(newcomer)
     assert (flying.wanted_by, idle.wanted_by) == (Lane.PREFILL, None)
+
+
+def test_nobody_is_wanted_where_nobody_is_in_flight() -> None:
+    world = world_of(kv_blocks=6, host_blocks=0)
+    idle = decoding(world, make_request(1, BATCH, 20))
+    world.promote(idle)
+    lower = decoding(world, make_request(2, BATCH, 40))
+    newcomer = waiting(world, make_request(9, REALTIME, 90))
+    assert not Residency(world, Lane.PREFILL, now=1.0).try_enter(newcomer)
+    assert lower.wanted_by is None
+
+
+def test_a_mark_ends_with_its_resident() -> None:
+    """Preempted by another lane first, and back again: nobody wants it now."""
+    world = world_of(kv_blocks=6)
+    resident = decoding(world, make_request(1, BATCH, 40))
+    world.roster.want(resident, Lane.PREFILL)
+    world.preempt(resident, PreemptKind.RECOMPUTE, Lane.DECODE)
+    assert Residency(world, Lane.DECODE, now=1.0).lane is Lane.DECODE
+    world.enter(resident, Lane.UNIFIED, 1.0)
+    assert resident.wanted_by is None
 
 
 def test_the_seat_of_a_victim_is_its_displacers() -> None:
