@@ -29,6 +29,9 @@ _STREAM_HEADERS = {
     "Cache-Control": "no-cache",
     "X-Accel-Buffering": "no",  # nginx would hold events back
 }
+MAX_BEHIND_TOKENS = 4096
+"""Most tokens of a choice that are held for a client that reads more slowly than they come."""
+
 _GOOD_ENDS = (FinishReason.STOP, FinishReason.LENGTH)
 
 
@@ -158,6 +161,11 @@ class AnswerContext:
     charge: Callable[[int], None]
     named: Callable[[Sequence[RequestId]], None]
 
+    @property
+    def choices(self) -> int:
+        """How many choices the answer has."""
+        return sum(request.n for request in self.requests)
+
     @contextlib.asynccontextmanager
     async def started(self) -> AsyncIterator[Choices]:
         """The requests' choices, aborted on the way out. Raises what `EngineClient.submit` does."""
@@ -195,7 +203,10 @@ class StreamedAnswer(Response):
 
     async def _pump(self, choices: Choices, wire: _Wire) -> None:
         async for batch in choices.batches():
-            self._context.charge(_tokens(batch))
+            tokens = _tokens(batch)
+            self._context.charge(tokens)
+            if tokens > self._context.choices * MAX_BEHIND_TOKENS:
+                raise _too_slow()
             good, error = _split(batch)
             events = b"".join(map(self._writer.delta, good))
             if events:
@@ -233,6 +244,11 @@ class WholeAnswer(Response):
                 raise error
             for delta in good:
                 self._writer.add(delta)
+
+
+def _too_slow() -> ApiError:
+    message = "The client reads so slowly that too much of its answer had to be held."
+    return ApiError(408, message, "timeout_error", "", "client_too_slow")
 
 
 def _tokens(batch: Sequence[Delta]) -> int:

@@ -4,10 +4,12 @@ from collections.abc import Sequence
 
 import pytest
 
-from headway.core.types import RequestId
-from headway.engine.types import Delta, GenerationRequest
-from headway.server.answer import Choices
+from headway.core.request import Usage
+from headway.core.types import FinishReason, RequestId
+from headway.engine.types import Delta, GenerationRequest, TokenInfo
+from headway.server.answer import MAX_BEHIND_TOKENS, Choices
 from tests.server.fake_engine import FakeEngine, Script
+from tests.server.live import MODEL, live_server
 
 
 async def batches_of(engine: FakeEngine, prompts: int, n: int) -> list[list[Delta]]:
@@ -58,3 +60,41 @@ class BrokenGeneration:
 
     async def aclose(self) -> None:
         return None
+
+
+@pytest.mark.parametrize("behind", [0, 1])
+def test_a_stream_too_far_behind_is_ended(behind: int) -> None:
+    tokens = (TokenInfo(65),) * (MAX_BEHIND_TOKENS + behind)
+    heap = Heap([Delta(0, "A", tokens), Delta(0, "", finish=FinishReason.STOP, usage=Usage())])
+
+    class Heaping(FakeEngine):
+        def submit(self, request: GenerationRequest, limited: bool = True) -> Heap:
+            return heap
+
+    with live_server(Heaping()) as server:
+        body = {"model": MODEL, "prompt": "x", "stream": True}
+        answer = server.http().post("/v1/completions", json=body)
+    assert ("reads so slowly" in answer.text) == bool(behind)
+    assert ("[DONE]" in answer.text) != bool(behind)
+    assert heap.closed
+
+
+class Heap:
+    """Deltas that had to wait for their reader."""
+
+    requests: Sequence[RequestId] = ()
+
+    def __init__(self, deltas: list[Delta]) -> None:
+        self.deltas = deltas
+        self.closed = False
+
+    def __aiter__(self) -> "Heap":
+        return self
+
+    async def __anext__(self) -> Delta:
+        if not self.deltas:
+            raise StopAsyncIteration
+        return self.deltas.pop(0)
+
+    async def aclose(self) -> None:
+        self.closed = True
