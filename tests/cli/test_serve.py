@@ -255,3 +255,35 @@ def test_what_has_not_ended_when_the_drain_time_is_over_is_told(model: Path) -> 
         with pytest.raises(openai.APIError, match="stopped before this answer was complete"):
             list(stream)
         assert server.wait(20) == 0
+
+
+def test_operators_see_the_page_the_metrics_and_json_logs(model: Path, tmp_path: Path) -> None:
+    flags = ("--data-dir", str(tmp_path), "--log-level", "info", "--log-format", "json")
+    with process(model, *flags) as (server, printed):
+        url = url_in(printed)
+        with httpx.Client(base_url=url, timeout=20) as client:
+            answer = client.post(
+                "/v1/completions",
+                json={"model": "tiny:batch", "prompt": "a secret", "max_tokens": 2},
+                headers={"X-Request-Id": "mine-1"},
+            )
+            assert answer.headers["x-request-id"] == "mine-1"
+            shown = client.get("/metrics").text
+            assert client.get("/dashboard").status_code == 200
+            with client.stream("GET", "/dashboard/data") as data:
+                lines = data.iter_lines()
+                events = {next(lines) for _ in range(7)}
+        server.send_signal(signal.SIGTERM)
+        _, logged = server.communicate(timeout=20)
+    assert {"event: hello", "event: frame"} <= events
+    assert 'headway_batch_jobs{status="in_progress"} 0.0' in shown
+    assert 'headway_tokens_total{kind="generated",service_class="batch"}' in shown
+    assert re.search(r'headway_build_info\{model="tiny",.*version="\d', shown)
+    records = [json.loads(line) for line in logged.splitlines()]
+    (mine,) = [r for r in records if r.get("request_id") == "mine-1"]
+    assert (mine["path"], mine["status"], mine["service_class"]) == (
+        "/v1/completions",
+        200,
+        "batch",
+    )
+    assert "secret" not in logged

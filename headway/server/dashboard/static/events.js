@@ -21,26 +21,27 @@ export class Events {
     for (const second of state.seconds) {
       if (second.told) continue;
       second.told = true;
-      second.classes.forEach(([, , , pauses], cls) => {
-        this.#pauses += pauses;
-        if (pauses) this.#addPauses(second.when, cls, pauses);
-      });
+      const pauses = second.classes.map((figures) => figures[3]);
+      const sum = pauses.reduce((a, b) => a + b, 0);
+      this.#pauses += sum;
+      if (sum) this.#addPauses(second.when, pauses);
     }
     this.#ages(state.now);
     const text = `${count(this.#preempted)} preempted, ${count(this.#pauses)} paused`;
     say(document.getElementById("events-note"), text);
   }
 
-  /** Seconds with pauses of one class in a row are one entry, which counts up. */
-  #addPauses(when, cls, pauses) {
+  /** Seconds with pauses and nothing else in between are one entry, which counts up. */
+  #addPauses(when, pauses) {
     const latest = this.#list.firstChild;
-    if (latest?.pausedClass === cls) {
-      latest.pauses += pauses;
-      latest.firstChild.dataset.when = when;
-      say(latest.querySelector(".who"), plural(latest.pauses, "pause"));
-      return;
+    if (!latest.pauses) {
+      this.#add(when, element("span"), "paused").pauses = [0, 0, 0];
+      return this.#addPauses(when, pauses);
     }
-    Object.assign(this.#add(when, pauseNode(cls, pauses), "paused"), { pausedClass: cls, pauses });
+    latest.pauses = latest.pauses.map((n, cls) => n + pauses[cls]);
+    latest.firstChild.dataset.when = when;
+    latest.children[1].replaceChildren(...pauseWords(latest.pauses));
+    return undefined;
   }
 
   #add(when, node, kind) {
@@ -77,10 +78,9 @@ function preemptionNode({ class: cls, request, for: wanted, for_class: wantedCla
   return node;
 }
 
-function pauseNode(cls, pauses) {
-  const node = element("span");
-  node.append(who(cls, plural(pauses, "pause")), `: ${CLASSES[cls]} left out of steps, nothing lost`);
-  return node;
+function pauseWords(pauses) {
+  const known = pauses.map((n, cls) => n && who(cls, `${count(n)} ${CLASSES[cls]} `)).filter(Boolean);
+  return [...known, "left out of steps, nothing lost"];
 }
 
 /** The live Batch jobs with their progress. */

@@ -160,13 +160,15 @@ class Run {
     return fetch(path, {
       method: "POST",
       headers: { "Content-Type": "application/json", ...keyring.headers() },
-      body: JSON.stringify({ ...body, stream: true }),
+      body: JSON.stringify({ ...body, stream: true, stream_options: { include_usage: true } }),
       signal: this.abort.signal,
     });
   }
 
   #take(event) {
     if (event.error) throw new Error(event.error.message);
+    // A chunk may carry several tokens: the end says how many there were.
+    if (event.usage && this.limits.length === 1) this.done[0] = event.usage.completion_tokens;
     for (const choice of event.choices) {
       const text = choice.delta?.content ?? choice.text ?? "";
       if (text && !this.done[choice.index]) {
@@ -181,7 +183,7 @@ class Run {
   }
 
   #build(title) {
-    this.node = element("li", this.cls);
+    this.node = element("li", this.limits.length > 1 ? `${this.cls} many` : this.cls);
     const head = element("p", "run-head", `${this.cls}: ${title}`);
     this.note = head.appendChild(element("span", "", "waiting"));
     this.words = element("p", "run-text", " ");
