@@ -142,10 +142,10 @@ def reasoning_frame(thinking: Thinking, term: Callable[[str], str]) -> str:
     if term(CLOSES) == quoted(CLOSES):
         inner = f"inner\ninner[suffix={term(CLOSES)}]: {_ANY}"
     if thinking is Thinking.BEGUN:
-        return f"start: reasoning SPACE @answer\nreasoning: {inner}\n{_SPACE}"
-    opened = f"start: (reasoning SPACE)? @answer\nreasoning: {term(OPENS)} {inner}"
-    return f"{opened}\n{_SPACE}"
+        return f"start: reasoning BREAKS @answer\nreasoning: {inner}\n{_BREAKS}"
+    opened = f"start: (reasoning BREAKS)? @answer\nreasoning: {term(OPENS)} {inner}"
+    return f"{opened}\n{_BREAKS}"
 
 
 _ANY = r"/(?s:.*)/"
-_SPACE = r"SPACE: /\s{0,8}/"
+_BREAKS = r"BREAKS: /\n{0,4}/"

@@ -38,7 +38,7 @@ def free_part(
     calls = _calls(form, functions, many, term)
     opens = term(form.opens)
     if form.bare:
-        start = rf"start: free | calls{chr(10)}free: /[^{{](?s:.*)/"
+        start = "start: free | calls\nfree: /[^{](?s:.*)/"
     elif opens == quoted(form.opens):
         start = f"start: free | upto rest\nfree: {_ANY}\nupto[suffix={opens}]: {_ANY}"
     else:
