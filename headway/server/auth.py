@@ -81,7 +81,7 @@ def _presented(scope: Scope) -> str:
         if name == b"authorization":
             given = value
     scheme, _, key = given.partition(b" ")
-    return key.strip().decode("latin-1") if scheme.lower() == b"bearer" else ""
+    return key.strip().decode("utf-8", "replace") if scheme.lower() == b"bearer" else ""
 
 
 def _port(scope: Scope) -> int | None:

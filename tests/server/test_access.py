@@ -66,6 +66,16 @@ def test_a_key_gives_tenant_default_class_and_top_class(keys: Path) -> None:
     assert len(engine.submitted) == 1
 
 
+def test_a_key_may_be_any_text() -> None:
+    with live_server(FakeEngine(), key="ключ 1") as server:
+        for text, status in (("ключ 1", 200), ("ключ", 401), ("????", 401), ("\xff", 401)):
+            authorization = b"Bearer " + text.encode("latin-1" if text == "\xff" else "utf-8")
+            answer = httpx.get(
+                f"{server.url}/v1/models", headers=[(b"Authorization", authorization)]
+            )
+            assert answer.status_code == status
+
+
 def test_with_downgrade_the_answer_says_what_it_ran_as(keys: Path) -> None:
     key = added(keys, "acme", Rights(None, ServiceClass.STANDARD, downgrade=True))
     with live_server(FakeEngine(), front=front(keys)) as server:
