@@ -4,9 +4,9 @@
 
 Decode steps on all cores, in windows of half a second: alone, beside one process that computes
 without end, beside two, and so on up to one for each core; the windows alternate. Prints in
-Markdown, for each number of neighbours: tokens per second, their share of those alone in the same
-round (median), the share of the cores' time that the process had, and the longest step. Throughput
-in proportion means that the two shares are near each other; a collapse shows as a long step.
+Markdown, for each number of neighbours: tokens per second, the share of the cores' time that the
+process had, tokens per second of that time, and the longest step. Throughput in proportion means
+that the third figure stays; a collapse shows as a long step.
 """
 
 import argparse
@@ -37,9 +37,7 @@ def main() -> None:
     weights = load_model(options.model).weights
     cores = usable_cpus()
     all_rows = [int(rows) for rows in options.rows.split(",")]
-    print(
-        "| decoding | busy neighbours | tokens/s | of those alone | CPU time had | longest step |"
-    )
+    print("| decoding | neighbours | tokens/s | share of cores | per CPU second | longest step |")
     print("|---|---|---|---|---|---|")
     for rows in all_rows:
         work = make_work(weights, rows, cores)
@@ -50,11 +48,10 @@ def main() -> None:
             for count, each in enumerate(taken):
                 each.append(measure(work, count))
         for count, each in enumerate(taken):
-            pairs = zip(each, taken[0], strict=True)
-            shares = [window.tokens_per_s / alone.tokens_per_s for window, alone in pairs]
             print(
                 f"| {rows} | {count} | {median(w.tokens_per_s for w in each):.0f} "
-                f"| {median(shares):.2f} | {median(w.cpu_share for w in each) / cores:.2f} "
+                f"| {median(w.cpu_share for w in each) / cores:.2f} "
+                f"| {median(w.tokens_per_s / w.cpu_share for w in each):.0f} "
                 f"| {max(w.longest_s for w in each) * 1000:.0f} ms |",
                 flush=True,
             )

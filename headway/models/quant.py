@@ -305,7 +305,8 @@ def _pairs(q: Bytes) -> Bytes:
 
 
 def _to_q8_0(blocks: Floats) -> Bytes:
-    scale = np.abs(blocks).max(axis=1, keepdims=True) / np.float32(127)
+    largest = np.abs(blocks).max(axis=1, keepdims=True)
+    scale = (largest / np.float32(127)).astype(np.float32, copy=False)
     q = _round_away(blocks * _inverse(scale)).astype(np.int8)
     return np.concatenate((_as_half(scale), q.view(np.uint8)), axis=1)
 
