@@ -172,7 +172,10 @@ def test_cached_blocks_that_are_room_for_others_are_not_counted_twice() -> None:
     waiting(world, make_request(11, STANDARD, 120))
     behind = waiting(world, make_request(12, STANDARD, (*prompt, *range(100, 120))))
     assert world.may_need_at_most(behind, 3)
-    assert entered(admit(world)) == set()
+    residency = admit(world, now=0.5)
+    assert entered(residency) == set()
+    reasons = {left.request: left.reason for left in residency.notes.passed_over(set())}
+    assert reasons[RequestId(12)].startswith("needs 4 blocks: 3 blocks free")
 
 
 def test_tiered_packs_in_only_who_delays_nobody() -> None:
