@@ -12,29 +12,12 @@ another request, since its copies run first; if that one lets go of it, the lane
 `settle` ends that.
 """
 
-from array import array
 from collections import Counter, OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
-from hashlib import blake2b
 from types import MappingProxyType
 
 from headway.core.request import TierCounts
 from headway.core.types import BlockId, Lane
-
-_DIGEST_BYTES = 16
-
-
-def chain_digest(parent: bytes, tokens: Sequence[int]) -> bytes:
-    """Digest of a full block: its tokens and, through `parent`, everything before them."""
-    return blake2b(parent + array("I", tokens).tobytes(), digest_size=_DIGEST_BYTES).digest()
-
-
-def root_digest(model_key: bytes, tenant: str) -> bytes:
-    """Start of a chain: prefixes are shared within one model, KV type and tenant only."""
-    tenant_bytes = tenant.encode()
-    return blake2b(
-        len(model_key).to_bytes(4, "little") + model_key + tenant_bytes, digest_size=_DIGEST_BYTES
-    ).digest()
 
 
 class BlockPool:

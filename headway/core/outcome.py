@@ -75,7 +75,7 @@ def _advance(world: World, sequence: Sequence, chunk: Chunk, now: float) -> None
     sequence.progress_s = now
     request = sequence.request
     world.queues[sequence.rank].counters.charge(request.tenant, count)
-    if end >= (sequence.hashed + 1) * sequence.block_size and request.cacheable:
+    if end >= (sequence.prefix.published + 1) * sequence.block_size and request.cacheable:
         world.publish_full_blocks(sequence)
     if world.held and end >= sequence.prompt_tokens:
         world.release_children(sequence.id)

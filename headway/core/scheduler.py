@@ -5,7 +5,6 @@ from heapq import heappush
 from math import ceil
 
 from headway.core.admission import admission_for, rank_of
-from headway.core.blocks import root_digest
 from headway.core.budget import FloorCredit
 from headway.core.config import SchedulerConfig
 from headway.core.headroom import Forecast
@@ -13,6 +12,7 @@ from headway.core.lanes import LaneChooser, Lanes
 from headway.core.outcome import apply_failure, apply_result
 from headway.core.picture import Picture, take_picture
 from headway.core.plan import Capacity, Open, StepFailure, StepPlan, StepResult
+from headway.core.prefix import PrefixChain, root_digest
 from headway.core.record import Records
 from headway.core.request import (
     Committed,
@@ -79,7 +79,7 @@ class Scheduler:
             request=request,
             number=self._arrivals,
             tokens=list(request.prompt),
-            root=root_digest(world.config.model_key, request.tenant),
+            prefix=PrefixChain(root_digest(world.config.model_key, request.tenant), size),
             block_size=size,
             rank=rank_of(world.config.policy, request.service_class),
             progress_s=request.arrival_s,

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field
 
+from headway.core.prefix import PrefixChain
 from headway.core.request import Limits, Request
 from headway.core.types import BlockId, Lane, RequestId, ServiceClass, State
 
@@ -38,18 +39,16 @@ class Sequence:
     decoding: whether its next chunk is a decode row. `has_computed` and `sampled` keep it true.
     computed_high: most tokens ever computed; tokens computed below it are recomputed ones.
     protected_until: once resumed, growth of its own class may not take it while computed < this.
-    digests: prefix digests of its full blocks, as far as they were asked for.
     held: waits for the first choice of its group to prefill their prompt.
     in_flight: a submitted plan computes it or copies its KV; it is left alone until the commit.
     wanted_by: a lane whose plan would have displaced it, had it not been in flight (leaving).
-    hashed: leading blocks already offered to the prefix index.
     most_tokens: of prompt and answer, as the request limits them.
     """
 
     request: Request
     number: int
     tokens: list[int]
-    root: bytes
+    prefix: PrefixChain
     block_size: int
     rank: ServiceClass
     state: State = State.WAITING
@@ -60,8 +59,6 @@ class Sequence:
     recomputed: int = 0
     blocks: list[BlockId] = field(default_factory=list)
     host_blocks: list[BlockId] = field(default_factory=list)
-    digests: list[bytes] = field(default_factory=list)
-    hashed: int = 0
     seated: bool = False
     in_flight: bool = False
     wanted_by: Lane | None = None

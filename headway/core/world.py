@@ -8,7 +8,7 @@ from collections.abc import Mapping, Set
 from heapq import heappop
 from types import MappingProxyType
 
-from headway.core.blocks import BlockPool, chain_digest
+from headway.core.blocks import BlockPool
 from headway.core.bound import BoundMeter
 from headway.core.config import SchedulerConfig
 from headway.core.headroom import Caution, OutputLengths
@@ -163,7 +163,7 @@ class World:
             return True
         if missing > (len(sequence.tokens) - 1) // self.capacity.block_size:
             return False
-        return self.device.finds(self._digests(sequence, missing)[-1])
+        return self.device.finds(sequence.prefix.digests(sequence.tokens, missing)[-1])
 
     def enter(self, sequence: Sequence, lane: Lane, now: float) -> list[BlockCopy]:
         """Give a waiting or swapped request its blocks and a seat; the copies that bring it back.
@@ -183,7 +183,7 @@ class World:
         ]
         if not swapped:
             sequence.has_computed(len(hits) * self.capacity.block_size)
-            sequence.hashed = len(hits)
+            sequence.prefix.published = len(hits)
         if resuming:
             sequence.protected_until = protected_until(
                 sequence.computed_high, self.capacity.block_size
@@ -216,7 +216,7 @@ class World:
         self._release_device(sequence, lane if copies else None)
         if kind is PreemptKind.RECOMPUTE:
             sequence.has_computed(0)
-            sequence.hashed = 0
+            sequence.prefix.published = 0
         self.queue(sequence)
         return copies
 
@@ -236,7 +236,7 @@ class World:
             move(sequence, State.WAITING)
         self.drop_host(sequence)
         sequence.has_computed(0)
-        sequence.hashed = 0
+        sequence.prefix.published = 0
 
     def end_due(self, now: float) -> None:
         """End aborted requests and those past their deadline. One that is in a step ends at its
@@ -293,11 +293,11 @@ class World:
         """Offer the full blocks a sequence has computed to the prefix index."""
         size = self.capacity.block_size
         full = sequence.computed // size
-        digests = self._digests(sequence, full)
-        for i in range(sequence.hashed, full):
+        digests = sequence.prefix.digests(sequence.tokens, full)
+        for i in range(sequence.prefix.published, full):
             tokens = sequence.tokens[i * size : (i + 1) * size]
             self.device.publish(sequence.blocks[i], digests[i], tokens)
-        sequence.hashed = full
+        sequence.prefix.published = full
 
     def _release_device(self, sequence: Sequence, copied_by: Lane | None = None) -> None:
         if copied_by is None:
@@ -313,11 +313,5 @@ class World:
             return []
         size = self.capacity.block_size
         most = (len(sequence.tokens) - 1) // size
-        return self.device.match(self._digests(sequence, most), sequence.tokens, size)
-
-    def _digests(self, sequence: Sequence, count: int) -> list[bytes]:
-        size, digests = self.capacity.block_size, sequence.digests
-        for i in range(len(digests), count):
-            parent = digests[i - 1] if i else sequence.root
-            digests.append(chain_digest(parent, sequence.tokens[i * size : (i + 1) * size]))
-        return digests[:count]
+        digests = sequence.prefix.digests(sequence.tokens, most)
+        return self.device.match(digests, sequence.tokens, size)

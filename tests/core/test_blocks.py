@@ -5,7 +5,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from headway.core.blocks import BlockPool, chain_digest, root_digest
+from headway.core.blocks import BlockPool
+from headway.core.prefix import chain_digest, root_digest
 from headway.core.types import BlockId, Lane
 
 SIZE = 4

@@ -3,6 +3,7 @@
 import pytest
 
 from headway.core.headroom import Caution, Forecast, OutputLengths, Relief
+from headway.core.prefix import PrefixChain
 from headway.core.sequence import Sequence
 from headway.core.types import BlockId, ServiceClass
 from headway.testing import make_request
@@ -17,7 +18,9 @@ def member(
 ) -> Sequence:
     """A resident that has generated so much."""
     request = make_request(1, STANDARD, prompt, max_tokens, stop_ids=stop_ids)
-    sequence = Sequence(request, 1, [*request.prompt, *range(generated)], b"", SIZE, STANDARD)
+    sequence = Sequence(
+        request, 1, [*request.prompt, *range(generated)], PrefixChain(b"", SIZE), SIZE, STANDARD
+    )
     sequence.blocks = [BlockId(i) for i in range(blocks)]
     return sequence
 

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headway.core.blocks import BlockPool
+from headway.core.prefix import PrefixChain
 from headway.core.sequence import Sequence
 from headway.core.step_model import StepLoad, StepModel
 from headway.core.types import BlockId, Lane, PreemptKind, ServiceClass
@@ -35,7 +36,7 @@ def resident(number: int, pool: BlockPool, blocks: int, shared: Seq[BlockId] = (
         request=make_request(number),
         number=number,
         tokens=list(range((blocks + len(shared)) * SIZE + 1)),
-        root=b"",
+        prefix=PrefixChain(b"", SIZE),
         block_size=SIZE,
         rank=ServiceClass.BATCH,
         computed=(blocks + len(shared)) * SIZE,

@@ -1,7 +1,7 @@
 """Worlds without a scheduler: requests put where a test wants them."""
 
-from headway.core.blocks import root_digest
 from headway.core.config import SchedulerConfig
+from headway.core.prefix import PrefixChain, root_digest
 from headway.core.request import Request
 from headway.core.sequence import Sequence, blocks_for
 from headway.core.types import Lane
@@ -29,7 +29,7 @@ def waiting(world: World, request: Request) -> Sequence:
         request=request,
         number=request.id,
         tokens=list(request.prompt),
-        root=root_digest(b"", request.tenant),
+        prefix=PrefixChain(root_digest(b"", request.tenant), world.capacity.block_size),
         block_size=world.capacity.block_size,
         rank=request.service_class,
         progress_s=request.arrival_s,
