@@ -41,7 +41,7 @@ from tests.engine.helpers import EOS, running
 from tests.models.template_files import family
 from tests.server.live import MODEL, LiveServer, eventually, live_server
 
-TIMEOUT_S = 20.0
+TIMEOUT_S = 60.0
 """After which a request counts as one that hangs."""
 
 _LEAST_ROUTES = 18
@@ -54,13 +54,15 @@ _CHECKS = [
 
 
 @contextmanager
-def everything(folder: Path, template: str = "qwen3") -> Iterator[LiveServer]:
+def everything(
+    folder: Path, template: str = "qwen3", max_model_len: int = 256
+) -> Iterator[LiveServer]:
     """A server with every route, on an engine that answers at once; nothing may be left in it.
 
     template: of a family; Qwen3's thinks, which random text may begin and never end.
     """
     tokenizer = ByteTokenizer()
-    capacity = make_capacity(vocab_size=300, max_model_len=512)
+    capacity = make_capacity(vocab_size=300, max_model_len=max_model_len)
     desk = BatchDesk(folder)
     with running(make_engine(capacity, words=tokenizer)) as rig:
         model = ServedModel(
@@ -130,7 +132,10 @@ def _run(
             _make_serious(case.body)
         response = case.call(base_url=url, session=session, timeout=TIMEOUT_S)
         tally[f"{case.method} {case.operation.path} {response.status_code}"] += 1
-        case.validate_response(response, checks=_CHECKS)
+        timed = isinstance(case.body, dict) and "timeout" in case.body
+        late = timed and response.status_code == 504
+        skipped = [not_a_server_error] if late else []  # it was asked to be
+        case.validate_response(response, checks=_CHECKS, excluded_checks=skipped)
 
     send()
 

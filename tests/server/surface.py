@@ -42,7 +42,7 @@ def surface(folder: Path) -> Iterator[dict[str, str]]:
     with ExitStack() as stack:
         enter = stack.enter_context
         servers = {
-            "all": enter(everything(folder / "all", "hermes")),
+            "all": enter(everything(folder / "all", "hermes", 512)),
             "batches": enter(batch_server(folder / "batches")).server,
             "tools": enter(
                 live_server(FakeEngine(Script(reply=CALLS["hermes"].encode())), model=tools)
