@@ -58,11 +58,12 @@ class StepLoad:
 class StepModel:
     """The larger of two planes, since a step is as long as what it is bound by takes:
 
-        decode    c0 + c3·rows + c4·context
+        decode    c0 + c3·rows + c4·context, and the prefill plane's c2·prefill tokens·context
         prefill   c0 + c1·prefill tokens + c2·prefill tokens·context + c3·rows + c4·context
 
     A step without prefill is on the decode plane. On an accelerator that plane's c0 is the reading
     of the weights, which a long chunk hides; one plane for both would misjudge a lone row.
+    Attention comes after the matrices and hides behind nothing.
     """
 
     def __init__(self) -> None:
@@ -85,7 +86,7 @@ class StepModel:
         decode_s = self._decode_seconds(row)
         if not load.prefill_tokens:
             return decode_s
-        return max(decode_s, self._prefill.predict(row))
+        return max(decode_s + self._prefill.part(2, row), self._prefill.predict(row))
 
     def rows_room(self, load: StepLoad, contexts: Seq[int], limit_s: float) -> int:
         """How many decode rows at so many cached tokens each, in this order, can join `load` within
@@ -106,8 +107,12 @@ class StepModel:
         left_s = limit_s - self._prefill.predict(_features(load))
         if left_s <= 0 or self.predict(load) >= limit_s:
             return 0
-        token_s = self._prefill.slope(1) + self._prefill.slope(2) * context
-        return int(min(left_s / token_s, _NO_LIMIT)) if token_s > 0 else _NO_LIMIT
+        context_s = self._prefill.slope(2) * context
+        token_s = self._prefill.slope(1) + context_s
+        room = left_s / token_s if token_s > 0 else _NO_LIMIT
+        if context_s > 0:
+            room = min(room, (limit_s - self.predict(load)) / context_s)
+        return int(min(room, _NO_LIMIT))
 
     def scaled(self, factor: float) -> "StepModel":
         """What to expect of steps that take `factor` times as long, before any was seen."""
@@ -170,6 +175,10 @@ class _Plane:
         """Seconds for a row of scaled features."""
         a, b, c, d, e = self._weights
         return a * row[0] + b * row[1] + c * row[2] + d * row[3] + e * row[4]
+
+    def part(self, feature: int, row: tuple[float, ...]) -> float:
+        """Seconds of a row that come of one feature."""
+        return self._weights[feature] * row[feature]
 
     def scaled(self, factor: float) -> "_Plane":
         """One that has seen nothing and predicts `factor` times as much."""

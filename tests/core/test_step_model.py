@@ -113,3 +113,20 @@ def test_a_lone_row_is_predicted_though_most_steps_are_long_chunks() -> None:
         model.observe(load, accelerator(load))
     lone = StepLoad(0, 0, 1, 600)
     assert model.predict(lone) == pytest.approx(accelerator(lone), rel=0.05)
+
+
+def test_attention_does_not_hide_behind_the_reading_of_the_weights() -> None:
+    def seconds(load: StepLoad) -> float:
+        rows_s, context_s = 5e-5 * load.decode_rows, 2e-9 * load.prefill_context
+        return max(5e-3 + rows_s, 1e-3 + 2.5e-5 * load.prefill_tokens + rows_s) + context_s
+
+    model = StepModel()
+    for i in range(400):
+        prompt = (0, 400, 600, 900)[i % 4]
+        load = StepLoad(prompt, prompt * (200 + 37 * (i % 50)), 1 + i % 7, 0)
+        model.observe(load, seconds(load))
+    hidden = StepLoad(100, 100 * 8000, 2, 0)
+    assert seconds(hidden) > 1.3 * seconds(StepLoad(0, 0, 2, 0))
+    assert model.predict(hidden) == pytest.approx(seconds(hidden), rel=0.02)
+    room = model.prefill_room(StepLoad(0, 0, 2, 0), 8000, limit_s=0.006)
+    assert seconds(StepLoad(room, room * 8000, 2, 0)) == pytest.approx(0.006, rel=0.02)
