@@ -115,8 +115,8 @@ _PCIE4 = Link(25e9, 25e9, 64 * GIB)
 # 1 ms a step assumed: launches replayed from a graph, sampling, copies of tables, the host's turn.
 _GPU_OVERHEAD_S = 0.001
 
-# 4 layers assumed: an executor that launches a step in groups of layers, each of which looks at a
-# flag first, can stop between two of them. Of 32 layers that is an eighth of a step.
+# Headway's executor for GPUs launches a step in groups of four layers and can stop between two of
+# them. Of 32 layers that is an eighth of a step.
 _GPU_LAYER_GROUP = 4
 
 DEVICES = {

@@ -1,4 +1,4 @@
-"""Plots as SVG, drawn by hand: cumulative distributions by class and cell."""
+"""Plots as SVG, drawn by hand, readable by day and by night: distributions by class and cell."""
 
 from collections.abc import Callable, Iterator, Sequence
 from html import escape
@@ -10,11 +10,21 @@ from headway.simulate.figures import ClassFigures, Figures, Spread
 from headway.simulate.report import title
 
 _WIDTH, _HEIGHT, _MARGIN, _GAP = 340, 240, 48, 36
-_COLOURS = {
-    ServiceClass.REALTIME: "#c0392b",
-    ServiceClass.STANDARD: "#2471a3",
-    ServiceClass.BATCH: "#7d8a2e",
-}
+STYLE = (
+    "<style>"
+    "svg{--ink:#1c2430;--paper:#fff;--line:#d8dde4;--a:#c2410c;--b:#1d6fb8;--c:#4d7c0f;--d:#7c3aed}"
+    "@media(prefers-color-scheme:dark){svg{--ink:#e6e9ee;--paper:#14181f;--line:#37404c;"
+    "--a:#fb923c;--b:#60a5fa;--c:#a3e635;--d:#c4b5fd}}"
+    ".paper{fill:var(--paper)}text{fill:var(--ink);font:11px system-ui,sans-serif}"
+    ".grid{stroke:var(--line)}.ink{stroke:var(--ink)}polyline,circle{fill:none;stroke-width:1.6}"
+    ".a{stroke:var(--a)}.b{stroke:var(--b)}.c{stroke:var(--c)}.d{stroke:var(--d)}"
+    "text.a{fill:var(--a);stroke:none}text.b{fill:var(--b);stroke:none}"
+    "text.c{fill:var(--c);stroke:none}text.d{fill:var(--d);stroke:none}"
+    "</style>"
+)
+"""Of an SVG. `a` to `d`: four colours of lines and of words."""
+
+_COLOURS = {ServiceClass.REALTIME: "a", ServiceClass.STANDARD: "b", ServiceClass.BATCH: "c"}
 _DASHES = ("", "6 3", "2 3", "8 3 2 3", "1 2", "10 4")
 _LEAST_S = 1e-4
 
@@ -46,9 +56,8 @@ def svg(cells: Sequence[Cell], results: Sequence[Figures]) -> str:
     width = _MARGIN + len(_PANELS) * (_WIDTH + _GAP)
     height = _HEIGHT + 2 * _MARGIN + 16 * len(cells) + 16
     parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" '
-        'font-family="sans-serif" font-size="11">',
-        f'<rect width="{width}" height="{height}" fill="white"/>',
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}">{STYLE}',
+        f'<rect width="{width}" height="{height}" class="paper"/>',
     ]
     for index, (name, pick) in enumerate(_PANELS):
         left = _MARGIN + index * (_WIDTH + _GAP)
@@ -78,10 +87,10 @@ def _panel(left: int, name: str, curves: Sequence[tuple[Figures, _Pick]]) -> Ite
     )
     for exponent in range(low, high + 1):
         at = x(10.0**exponent)
-        yield _line(at, y(0), at, y(1), "#ddd")
+        yield _line(at, y(0), at, y(1))
         yield f'<text x="{at:.1f}" y="{y(0) + 16}" text-anchor="middle">{_seconds(exponent)}</text>'
     for share in (0.0, 0.5, 0.9, 0.99):
-        yield _line(left, y(share), left + _WIDTH, y(share), "#ddd")
+        yield _line(left, y(share), left + _WIDTH, y(share))
         yield f'<text x="{left - 4}" y="{y(share) + 4:.1f}" text-anchor="end">{share:g}</text>'
     for service_class, index, spread in spreads:
         last = max(len(spread.levels) - 1, 1)
@@ -89,27 +98,27 @@ def _panel(left: int, name: str, curves: Sequence[tuple[Figures, _Pick]]) -> Ite
             f"{x(value):.1f},{y(i / last):.1f}" for i, value in enumerate(spread.levels)
         )
         yield (
-            f'<polyline points="{points}" fill="none" stroke="{_COLOURS[service_class]}" '
-            f'stroke-width="1.5" stroke-dasharray="{_DASHES[index % len(_DASHES)]}"/>'
+            f'<polyline points="{points}" class="{_COLOURS[service_class]}" '
+            f'stroke-dasharray="{_DASHES[index % len(_DASHES)]}"/>'
         )
 
 
 def _legend(cells: Sequence[Cell], top: int) -> Iterator[str]:
     for place, (service_class, colour) in enumerate(_COLOURS.items()):
         at = _MARGIN + 110 * place
-        yield f'<text x="{at}" y="{top}" fill="{colour}">{service_class.label}</text>'
+        yield f'<text x="{at}" y="{top}" class="{colour}">{service_class.label}</text>'
     for index, cell in enumerate(cells):
         at = top + 16 * (index + 1)
         dash = _DASHES[index % len(_DASHES)]
         yield (
-            f'<line x1="{_MARGIN}" y1="{at - 4}" x2="{_MARGIN + 40}" y2="{at - 4}" stroke="#333" '
-            f'stroke-width="1.5" stroke-dasharray="{dash}"/>'
+            f'<line x1="{_MARGIN}" y1="{at - 4}" x2="{_MARGIN + 40}" y2="{at - 4}" class="ink" '
+            f'stroke-dasharray="{dash}"/>'
         )
         yield f'<text x="{_MARGIN + 48}" y="{at}">{escape(title(cell))}</text>'
 
 
-def _line(x1: float, y1: float, x2: float, y2: float, colour: str) -> str:
-    return f'<line x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}" stroke="{colour}"/>'
+def _line(x1: float, y1: float, x2: float, y2: float) -> str:
+    return f'<line x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}" class="grid"/>'
 
 
 def _seconds(exponent: int) -> str:
