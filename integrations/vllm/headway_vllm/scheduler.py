@@ -30,6 +30,9 @@ from headway_vllm.settings import Settings
 from headway_vllm.tally import Tally
 from headway_vllm.view import PoolView, View
 
+_LOOK_S = 1.0
+"""Whoever starves is promoted within so many seconds, however settled the steps are."""
+
 
 class HeadwayScheduler(Scheduler):
     """For engines without asynchronous scheduling, which is what the tests run."""
@@ -48,6 +51,7 @@ class HeadwayScheduler(Scheduler):
         self._view = View(self, self.waiting, self.ledger)
         self._pool = PoolView(self)
         self._unsorted = False
+        self._next_look_s = 0.0
 
     # --- what vLLM calls ---------------------------------------------------------------------
 
@@ -124,9 +128,10 @@ class HeadwayScheduler(Scheduler):
             # Most senior first: what vLLM serves first gets the tokens of a step.
             self.running.sort(key=lambda r: self.ledger.of(r).seniority)
             self._unsorted = False
-        if self._view.quiet():
+        if self._view.settled() and time.monotonic() < self._next_look_s:
             return
         picture = self._view.picture()
+        self._next_look_s = picture.now_s + _LOOK_S
         if not self._nothing_to_decide(picture):
             self._promote(picture)
             planner = Planner(picture, self._pool, self._cost_seconds, self.settings.pass_s)

@@ -58,23 +58,31 @@ class View:
         residents = [self._resident(r, budget) for r in scheduler.running]
         free: int = scheduler.kv_cache_manager.block_pool.get_num_free_blocks()
         waiting = {c: self._candidates(c, budget, free) for c in ServiceClass}
-        seated = len(scheduler.running) + scheduler.num_waiting_for_streaming_input
         return Picture(
             residents,
             waiting,
             free_blocks=free,
-            seats=scheduler.max_num_active_reqs - seated,
+            seats=self._seats(),
             step_tokens=budget,
             now_s=time.monotonic(),
         )
 
-    def quiet(self) -> bool:
-        """Whether nothing can be there to decide: nobody waits, and blocks are left for the growth
-        of everyone. Asked before every step, so it looks at no request."""
+    def settled(self) -> bool:
+        """Whether blocks are left for everyone's growth, and nobody waits who could enter: with
+        every seat held, that takes somebody of a lower class. Asked before every step, so it looks
+        at no request but the last, who is the least senior."""
         scheduler = self._scheduler
-        most = len(scheduler.running) + scheduler.max_num_scheduled_tokens // scheduler.block_size
+        running = scheduler.running
+        most = len(running) + scheduler.max_num_scheduled_tokens // scheduler.block_size
         free: int = scheduler.kv_cache_manager.block_pool.get_num_free_blocks()
-        return not len(self._queue) and most <= free
+        if most > free:
+            return False
+        first = next((c for c in ServiceClass if self._queue.lines.count(c)), None)
+        if first is None:
+            return True
+        if self._seats() > 0:
+            return False
+        return not running or first >= self._ledger.of(running[-1]).service_class
 
     def need_blocks(self, request: Request, free: int) -> int:
         """Blocks that entering would take: ceil((tokens + 1) / s) for a fresh request, the whole KV
@@ -94,6 +102,12 @@ class View:
     def held_blocks(self, request: Request) -> Sequence[BlockId]:
         """The blocks a running request holds."""
         return [BlockId(block.block_id) for block in self._held.get(request.request_id, ())]
+
+    def _seats(self) -> int:
+        scheduler = self._scheduler
+        seated = len(scheduler.running) + scheduler.num_waiting_for_streaming_input
+        seats: int = scheduler.max_num_active_reqs - seated
+        return seats
 
     def _resident(self, request: Request, budget: int) -> Resident:
         scheduler = self._scheduler
