@@ -46,11 +46,12 @@ class Worker:
             sys.exit(f"{self.name} has ended with status {self._process.wait()}")
         return line.strip()
 
-    def run(self, load: str) -> float:
-        """Tokens per second of one load."""
+    def run(self, load: str, cpu: bool) -> float:
+        """Tokens per second of one load, of CPU time if wished."""
         assert self._process.stdin is not None
         print(load, file=self._process.stdin, flush=True)
-        return float(self.read())
+        wall, of_cpu = map(float, self.read().split())
+        return of_cpu if cpu else wall
 
     def close(self) -> None:
         """End the worker."""
@@ -60,19 +61,27 @@ class Worker:
 
 def start(settings: argparse.Namespace) -> list[Worker]:
     """All engines, loaded; Headway on the model first."""
+    threads = str(settings.threads)
     files = {"": settings.model} | ({" Q4_0": settings.q4_0} if settings.q4_0 else {})
     workers = [
-        Worker("headway" + label, sys.executable, "headway_worker.py", file)
+        Worker("headway" + label, sys.executable, "headway_worker.py", file, threads)
         for label, file in files.items()
     ]
     long = any(load.startswith(("context", "prefill")) for load in settings.loads)
     for variant in settings.variants.split(",") if settings.llama_cpp else ():
         file = settings.q4_0 or settings.model
-        arguments = (file, *variant.split("+"), str(settings.slots), LONG if long else SHORT)
+        arguments = (
+            file,
+            threads,
+            *variant.split("+"),
+            str(settings.slots),
+            LONG if long else SHORT,
+        )
         name = f"llama.cpp {variant}"
         workers.append(Worker(name, settings.llama_cpp, "llama_cpp_worker.py", *arguments))
     if settings.openvino:
-        workers.append(Worker("openvino", settings.openvino, "openvino_worker.py", settings.model))
+        arguments = (settings.model, threads)
+        workers.append(Worker("openvino", settings.openvino, "openvino_worker.py", *arguments))
     for worker in workers:
         worker.read()
         print(f"{worker.name} is ready", file=sys.stderr)
@@ -80,7 +89,7 @@ def start(settings: argparse.Namespace) -> list[Worker]:
 
 
 def measure(
-    workers: list[Worker], loads: list[str], rounds: int
+    workers: list[Worker], loads: list[str], rounds: int, cpu: bool
 ) -> tuple[dict[str, dict[str, list[float]]], dict[str, list[bool]]]:
     """Tokens per second by load and engine, one figure a round; and which rounds were steady."""
     probe = Probe()
@@ -92,13 +101,15 @@ def measure(
         for load in loads:
             first, before = turn % len(workers), probe.rate()
             for worker in workers[first:] + workers[:first]:
-                rate = worker.run(load.replace("-", " "))
+                rate = worker.run(load.replace("-", " "), cpu)
                 figures[load][worker.name].append(rate)
                 print(
                     f"round {turn + 1} of {rounds}: {load}: {worker.name} {rate:.0f} tokens/s",
                     file=sys.stderr,
                 )
             probes[load].append((before, probe.rate()))
+    if cpu:  # others don't show in it, much
+        return figures, {load: [True] * rounds for load in loads}
     # The machine is the same for all loads: so is what its probes usually reach.
     kept = iter(steady([pair for pairs in probes.values() for pair in pairs]))
     return figures, {load: [next(kept) for _ in pairs] for load, pairs in probes.items()}
@@ -141,6 +152,8 @@ def main() -> None:
         "--q4-0", metavar="GGUF", help="the same in Q4_0: llama.cpp runs this, Headway both"
     )
     parser.add_argument("--variants", default="auto+unified", help="of llama.cpp")
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--cpu-time", action="store_true", help="for a machine that others use")
     parser.add_argument("--slots", type=int, default=64, help="of llama.cpp")
     parser.add_argument("--loads", type=lambda s: s.split(","), default=LOADS)
     parser.add_argument("--openvino", metavar="PYTHON")
@@ -149,7 +162,7 @@ def main() -> None:
     settings = parser.parse_args()
     workers = start(settings)
     try:
-        figures, kept = measure(workers, settings.loads, settings.rounds)
+        figures, kept = measure(workers, settings.loads, settings.rounds, settings.cpu_time)
     finally:
         for worker in workers:
             worker.close()

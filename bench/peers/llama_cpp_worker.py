@@ -1,6 +1,6 @@
 """llama.cpp through xllamacpp.
 
-    python llama_cpp_worker.py MODEL.gguf flash|plain|auto unified|split SLOTS TOKENS
+    python llama_cpp_worker.py MODEL.gguf THREADS flash|plain|auto unified|split SLOTS TOKENS
 
 Flash attention or not; one KV cache that all slots share, or one each; so many slots with room for
 so many tokens each.
@@ -12,13 +12,13 @@ from concurrent.futures import ThreadPoolExecutor
 import xllamacpp
 from loads import serve
 
-path, attention, cache, slots, tokens = sys.argv[1:]
+path, threads, attention, cache, slots, tokens = sys.argv[1:]
 params = xllamacpp.CommonParams()
 params.model.path = path
 params.n_parallel = int(slots)
 params.n_ctx = int(slots) * int(tokens)
 params.kv_unified = cache == "unified"
-params.cpuparams.n_threads = params.cpuparams_batch.n_threads = 2
+params.cpuparams.n_threads = params.cpuparams_batch.n_threads = int(threads)
 kinds = xllamacpp.llama_flash_attn_type
 if attention == "flash":
     params.flash_attn_type = kinds.LLAMA_FLASH_ATTN_TYPE_ENABLED

@@ -1,6 +1,7 @@
 """The loads that every engine runs, and the conversation with the one who times them.
 
-A worker prints `ready`, then answers each line with tokens per second:
+A worker prints `ready`, then answers each line with tokens per second, and per second of its CPU
+time:
 
     decode N        N sequences with short prompts
     context N T     N sequences that stand at T tokens or so when the clock starts
@@ -44,15 +45,16 @@ def serve(generate, count_tokens):
         what, *numbers = line.split()
         if what == "prefill":
             prompts, new = long_prompts(turn, PREFILL_PROMPTS, 690), 1
-            tokens = sum(map(count_tokens, prompts))
         else:
-            count = int(numbers[0])
-            new, tokens = NEW_TOKENS, NEW_TOKENS * count
+            count, new = int(numbers[0]), NEW_TOKENS
             if what == "context":
                 prompts = long_prompts(turn, count, int(numbers[1]))
                 generate(prompts, 1)
             else:
                 prompts = decode_prompts(turn, count)
-        begin = time.perf_counter()
+        begin, cpu = time.perf_counter(), time.process_time()
         generate(prompts, new)
-        print(tokens / (time.perf_counter() - begin), file=out, flush=True)
+        wall_s, cpu_s = time.perf_counter() - begin, time.process_time() - cpu
+        # Counted only now: an engine may have to compute a prompt to count its tokens, and keep it.
+        tokens = sum(map(count_tokens, prompts)) if what == "prefill" else new * len(prompts)
+        print(tokens / wall_s, tokens / cpu_s, file=out, flush=True)

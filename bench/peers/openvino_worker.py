@@ -11,7 +11,9 @@ scheduler.max_num_batched_tokens = 256
 scheduler.max_num_seqs = 64
 scheduler.dynamic_split_fuse = True
 scheduler.enable_prefix_caching = True
-pipeline = genai.ContinuousBatchingPipeline(sys.argv[1], scheduler, "CPU", {})
+pipeline = genai.ContinuousBatchingPipeline(
+    sys.argv[1], scheduler, "CPU", {"INFERENCE_NUM_THREADS": int(sys.argv[2])}
+)
 tokenizer = pipeline.get_tokenizer()
 
 
