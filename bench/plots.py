@@ -1,11 +1,10 @@
 """Draws the plots of docs/claims.md from what `headway simulate --json` wrote.
 
-    python bench/plots.py ttft FLOOD.json OUT.svg
-    python bench/plots.py backlog OUT.svg FILE.json…
+    python bench/plots.py ttft OUT.svg FILE.json…
+    python bench/plots.py trade OUT.svg FILE.json…
 
-ttft: realtime's time to first token, a curve for each policy. backlog: batch tokens per second over
-realtime's busy share u, a line for each policy, beside what is due: (1 - u) of batch alone. Needs
-a file of batch alone, and of realtime alone at each rate, among its files.
+ttft: realtime's time to first token, a curve for each cell. trade: batch tokens per second over the
+p99 of realtime's time to first token, a point for each cell.
 """
 
 import argparse
@@ -18,8 +17,9 @@ from pathlib import Path
 from headway.simulate.plot import STYLE
 
 WIDTH, HEIGHT, LEFT, TOP, RIGHT = 420, 230, 60, 34, 150
-COLOURS = {"tiered": "a", "weighted": "d", "fcfs": "b", "static": "c"}
-TICKS_MS = (10, 30, 100, 300, 1000, 3000, 10_000, 30_000)
+COLOURS = ("a", "b", "c", "d", "ink")
+TICKS_MS = (10, 30, 100, 300, 1000, 3000, 10_000)
+TICKS = [(ms, f"{ms} ms" if ms < 1000 else f"{ms // 1000} s") for ms in TICKS_MS]
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,15 +46,12 @@ class Axes:
 def main() -> None:
     """Command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("what", choices=("ttft", "backlog"))
+    parser.add_argument("what", choices=("ttft", "trade"))
+    parser.add_argument("out", type=Path)
     parser.add_argument("files", nargs="+", type=Path)
     args = parser.parse_args()
-    if args.what == "ttft":
-        source, out = args.files
-        out.write_text(drawing(ttft(cells_of([source]))))
-    else:
-        out, *sources = args.files
-        out.write_text(drawing(backlog(cells_of(sources))))
+    cells = cells_of(args.files)
+    args.out.write_text(drawing(ttft(cells) if args.what == "ttft" else trade(cells)))
 
 
 def cells_of(paths: Sequence[Path]) -> list[dict]:
@@ -75,58 +72,33 @@ def ttft(cells: Sequence[dict]) -> Iterator[str]:
     """Cumulative distributions."""
     axes = Axes(TICKS_MS[0], TICKS_MS[-1], 1.0, log=True)
     yield title("Realtime's time to first token, share of requests (simulated)")
-    yield from vertical(
-        axes, [(ms, f"{ms} ms" if ms < 1000 else f"{ms // 1000} s") for ms in TICKS_MS]
-    )
-    yield from horizontal(axes, [(share, f"{share:.0%}") for share in (0, 0.5, 0.9, 0.99)])
+    yield from vertical(axes, TICKS)
+    yield from horizontal(axes, [(share, f"{share:.0%}") for share in (0, 0.5, 0.9)])
     for place, cell in enumerate(cells):
-        policy, seen = cell["settings"]["policy"], cell["figures"]["classes"]["realtime"]["ttft"]
-        levels = [(v * 1e3, i / 100) for i, v in enumerate(seen["levels"])]
-        yield curve(axes, levels, COLOURS[policy])
-        tail = f"{policy}: p99 {seen['p99'] * 1e3:,.0f} ms"
-        yield word(LEFT + WIDTH + 12, TOP + 14 + 18 * place, tail, COLOURS[policy])
+        colour, seen = COLOURS[place % len(COLOURS)], cell["figures"]["classes"]["realtime"]["ttft"]
+        yield curve(axes, [(v * 1e3, i / 100) for i, v in enumerate(seen["levels"])], colour)
+        yield word(LEFT + WIDTH + 12, TOP + 14 + 18 * place, name(cell), colour)
 
 
-def backlog(cells: Sequence[dict]) -> Iterator[str]:
-    """Batch tokens per second over u."""
-    alone = max(c["figures"]["classes"]["batch"]["tokens_per_s"] for c in cells if batch_only(c))
-    shares = {
-        c["settings"]["rate_scale"]: c["figures"]["busy"]
-        for c in cells
-        if not c["settings"]["backlog"] and "realtime" in c["figures"]["classes"]
-    }
-    axes = Axes(0.0, 0.8, 1.1 * alone)
-    yield title("Batch tokens per second beside realtime (simulated)")
-    yield from vertical(axes, [(u / 10, f"u = {u / 10:g}") for u in range(0, 9, 2)])
-    steps = range(0, int(axes.top) + 1, 1000)
-    yield from horizontal(axes, [(value, f"{value:,}") for value in steps])
-    yield curve(axes, [(0.0, alone), (0.8, 0.2 * alone)], "ink", dashes="4 4")
-    yield word(axes.x(0.8) + 12, axes.y(0.2 * alone) + 4, "due: 1 - u")
-    for policy, colour in COLOURS.items():
-        points = sorted(
-            (shares[c["settings"]["rate_scale"]], c["figures"]["classes"]["batch"]["tokens_per_s"])
-            for c in cells
-            if c["settings"]["policy"] == policy
-            and flooded(c)
-            and c["settings"]["rate_scale"] in shares
-        )
-        if points:
-            yield curve(axes, [(0.0, alone), *points] if policy == "tiered" else points, colour)
-            for u, rate in points:
-                at = f'cx="{axes.x(u):.1f}" cy="{axes.y(rate):.1f}"'
-                yield f'<circle {at} r="3" class="{colour}"/>'
-            place = list(COLOURS).index(policy)
-            yield word(LEFT + WIDTH + 12, TOP + 14 + 18 * place, policy, colour)
+def trade(cells: Sequence[dict]) -> Iterator[str]:
+    """What batch gets, and what realtime sees."""
+    rates = [c["figures"]["classes"]["batch"]["tokens_per_s"] for c in cells]
+    axes = Axes(TICKS_MS[0], TICKS_MS[-1], 1.15 * max(rates), log=True)
+    yield title("Batch tokens/s over p99 of realtime's time to first token (simulated)")
+    yield from vertical(axes, TICKS)
+    yield from horizontal(axes, [(v, f"{v:,}") for v in range(0, int(axes.top) + 1, 1000)])
+    for place, (cell, rate) in enumerate(zip(cells, rates, strict=True)):
+        colour = COLOURS[place % len(COLOURS)]
+        x = axes.x(cell["figures"]["classes"]["realtime"]["ttft"]["p99"] * 1e3)
+        yield f'<circle cx="{x:.1f}" cy="{axes.y(rate):.1f}" r="4" class="{colour}"/>'
+        yield word(x + 8, axes.y(rate) + 4, name(cell), colour)
 
 
-def batch_only(cell: dict) -> bool:
-    """Whether no realtime was about."""
-    return "realtime" not in cell["figures"]["classes"]
-
-
-def flooded(cell: dict) -> bool:
-    """Whether batch requests waited without end beside realtime."""
-    return cell["settings"]["backlog"] > 256 and not batch_only(cell)
+def name(cell: dict) -> str:
+    """The policy, and how many batch requests there were."""
+    settings = cell["settings"]
+    batch = "realtime alone" if not settings["backlog"] else f"{settings['backlog']} batch"
+    return f"{settings['policy']}, {batch}"
 
 
 def title(text: str) -> str:

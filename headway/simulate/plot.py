@@ -20,6 +20,7 @@ STYLE = (
     ".a{stroke:var(--a)}.b{stroke:var(--b)}.c{stroke:var(--c)}.d{stroke:var(--d)}"
     "text.a{fill:var(--a);stroke:none}text.b{fill:var(--b);stroke:none}"
     "text.c{fill:var(--c);stroke:none}text.d{fill:var(--d);stroke:none}"
+    "text.ink{stroke:none}"
     "</style>"
 )
 """Of an SVG. `a` to `d`: four colours of lines and of words."""
