@@ -14,6 +14,7 @@ import os
 from pathlib import Path
 from typing import Any
 
+import torch
 from rig import Engine
 
 from headway.core.types import ServiceClass
@@ -101,9 +102,10 @@ def zero_host_memory() -> None:
     """What the worker in this process keeps in host memory."""
     from vllm.distributed.kv_transfer import get_kv_transfer_group
 
-    for layers in get_kv_transfer_group().host.chunks:
-        for layer in layers:
-            layer.zero_()
+    with torch.inference_mode():
+        for layers in get_kv_transfer_group().host.chunks:
+            for layer in layers:
+                layer.zero_()
 
 
 def report(engine: Engine, policy: str) -> dict[str, Any]:
