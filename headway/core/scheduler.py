@@ -1,7 +1,6 @@
 """The scheduler: every iteration, which sequences hold blocks, and which of them compute."""
 
 from collections.abc import Mapping, Set
-from heapq import heappush
 from math import ceil
 
 from headway.core.admission import admission_for, rank_of
@@ -86,7 +85,7 @@ class Scheduler:
         )
         world.live[request.id] = sequence
         if request.limits.deadline_s != float("inf"):
-            heappush(world.deadlines, (request.limits.deadline_s, sequence.number, sequence))
+            world.note_deadline(sequence)
         leader = world.live.get(request.group) if request.group is not None else None
         if leader is None or leader is sequence or leader.computed_high >= len(request.prompt):
             world.queue(sequence)

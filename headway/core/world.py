@@ -5,7 +5,7 @@ planning decides, these apply.
 """
 
 from collections.abc import Mapping, Set
-from heapq import heappop
+from heapq import heapify, heappop, heappush
 from types import MappingProxyType
 
 from headway.core.blocks import BlockPool
@@ -33,6 +33,8 @@ from headway.core.types import (
 from headway.core.victims import CopyRates, used_blocks
 
 _PRIOR_COPY_S = 1e-4
+_FEW_ENDED = 64
+"""Ended requests whose deadline is to come that are kept at the least, beside as many as live."""
 
 
 class Log:
@@ -237,6 +239,15 @@ class World:
         self.drop_host(sequence)
         sequence.has_computed(0)
         sequence.prefix.published = 0
+
+    def note_deadline(self, sequence: Sequence) -> None:
+        """End a live request once its time is over. Those that ended before theirs are forgotten
+        when they are most of what is noted: a deadline may be years away."""
+        if len(self.deadlines) > 2 * len(self.live) + _FEW_ENDED:
+            kept = [entry for entry in self.deadlines if entry[2].state is not State.FINISHED]
+            heapify(kept)
+            self.deadlines = kept
+        heappush(self.deadlines, (sequence.limits.deadline_s, sequence.number, sequence))
 
     def end_due(self, now: float) -> None:
         """End aborted requests and those past their deadline. One that is in a step ends at its

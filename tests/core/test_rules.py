@@ -304,6 +304,18 @@ def test_deadlines_end_requests_wherever_they_are() -> None:
     assert_empty(simulation)
 
 
+def test_what_ended_before_its_deadline_is_not_kept_until_then() -> None:
+    simulation = simulate()
+    for i in range(1, 401):
+        simulation.add(make_request(i, STANDARD, 16, 1, deadline_s=1e9))
+        simulation.run()
+    assert len(simulation.scheduler._world.deadlines) < 100
+    simulation.add(make_request(500, STANDARD, 16, 1000, deadline_s=simulation.clock() + 0.1))
+    simulation.run()
+    last = trace(simulation, 500).finished
+    assert last is not None and last.reason is FinishReason.DEADLINE
+
+
 def test_settings_outside_their_range_are_refused() -> None:
     with pytest.raises(ConfigError, match="policy"):
         SchedulerConfig(policy="random")
