@@ -100,7 +100,9 @@ class Tokenizer:
         vocabulary leaves out."""
         known = self._bytes.get(token)
         if known is None:
-            known = self._bytes[token] = self._spell(token)
+            known = self._spell(token)
+            if known:  # of ids without a token there are billions, and clients send any
+                self._bytes[token] = known
         return known
 
     def token_text(self, token: int) -> str:

@@ -193,6 +193,13 @@ def test_unused_slots_are_never_met(tmp_path: Path) -> None:
     assert tokenizer.token_bytes(len(names)) == b""
 
 
+def test_ids_without_a_token_are_not_remembered(small: Tokenizer) -> None:
+    assert small.token_bytes(0)
+    before = len(small._bytes)
+    assert {small.token_bytes(i) for i in range(10**6, 10**6 + 1000)} == {b""}
+    assert len(small._bytes) == before
+
+
 _NAMES = SpecialNames(bos=None, eos="<|im_end|>", stop=frozenset({0}))
 
 
