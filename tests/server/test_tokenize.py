@@ -1,11 +1,14 @@
 """`/tokenize` and `/detokenize`."""
 
+import threading
 from collections.abc import Iterator
+from concurrent.futures import Future
 from dataclasses import replace
 
 import httpx
 import pytest
 
+from headway.testing.text import ByteTokenizer
 from tests.models.template_files import family
 from tests.server.fake_engine import FakeEngine
 from tests.server.live import BYTES, MODEL, live_server
@@ -30,6 +33,28 @@ def test_a_text_and_back(http: httpx.Client) -> None:
     }
     back = http.post("/detokenize", json={"tokens": [*answer["tokens"], 200]}).json()
     assert back == {"prompt": "hé[TOOL_CALLS]"}
+
+
+class Aside(ByteTokenizer):
+    """Notes which threads ask for the bytes of tokens."""
+
+    def __init__(self) -> None:
+        super().__init__({})
+        self.threads: set[int] = set()
+
+    def token_bytes(self, token: int) -> bytes:
+        self.threads.add(threading.get_ident())
+        return super().token_bytes(token)
+
+
+def test_the_strings_of_a_long_text_are_made_beside_the_event_loop() -> None:
+    codec = Aside()
+    with live_server(FakeEngine(), model=replace(BYTES, codec=codec)) as server:
+        asked = {"prompt": "x" * 1000, "return_token_strs": True}
+        assert server.http().post("/tokenize", json=asked).json()["token_strs"] == ["x"] * 1000
+        looping: Future[int] = Future()
+        server.loop.call_soon_threadsafe(lambda: looping.set_result(threading.get_ident()))
+        assert codec.threads and looping.result(5) not in codec.threads
 
 
 def test_a_conversation_as_it_is_prompted(http: httpx.Client) -> None:
