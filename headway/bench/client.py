@@ -172,8 +172,16 @@ class Client:
 
 async def _chunks(reader: asyncio.StreamReader) -> AsyncIterator[bytes]:
     """A body in chunked encoding."""
-    while size := int(await reader.readline(), 16):
+    while size := _chunk_size(await reader.readline()):
         yield (await reader.readexactly(size + 2))[:-2]
+
+
+def _chunk_size(line: bytes) -> int:
+    """Raises IncompleteReadError for a line that says none, as where the connection ended."""
+    try:
+        return int(line, 16)
+    except ValueError:
+        raise asyncio.IncompleteReadError(line, None) from None
 
 
 async def _rest(reader: asyncio.StreamReader) -> AsyncIterator[bytes]:

@@ -1,5 +1,8 @@
 """The load client against a live server."""
 
+import asyncio
+import json
+
 import pytest
 
 from headway.bench.client import BenchError, Client
@@ -39,6 +42,24 @@ async def test_what_goes_wrong_is_said() -> None:
             await client.complete(BODY | {"model": "other"})
     with pytest.raises(BenchError, match=server.url):
         await client.complete(BODY)
+
+
+async def test_an_answer_that_is_cut_between_two_chunks_has_failed() -> None:
+    event = json.dumps({"choices": [{"text": "a"}]})
+    data = f"data: {event}\n\n".encode()
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
+        writer.write(b"%x\r\n%b\r\n" % (len(data), data))
+        await writer.drain()
+        writer.close()
+
+    async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
+        port = server.sockets[0].getsockname()[1]
+        with pytest.raises(BenchError, match="127") as caught:
+            await Client(f"http://127.0.0.1:{port}").complete(BODY)
+    assert caught.value.kind == "broken off"
 
 
 async def test_the_key_is_sent() -> None:
