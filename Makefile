@@ -27,7 +27,7 @@ SANITIZED := tests/native/test_activations.py tests/native/test_gemm.py tests/na
 NATIVE := CMakeLists.txt $(shell find native -type f 2>/dev/null)
 
 .DEFAULT_GOAL := help
-.PHONY: help serve test test-web check bench bench-cpu kills sanitize tsan test-torch test-vllm fuzz-http format clean preflight
+.PHONY: help serve test test-web check bench bench-cpu kills sanitize tsan test-torch test-vllm fuzz-http fuzz-readers soak format clean preflight
 
 
 help:  ## what there is to make
@@ -85,6 +85,12 @@ test-vllm: $(VLLM_VENV)/.vllm  ## the scheduling inside vLLM, on a CPU (3.5 GB, 
 
 fuzz-http: $(VENV)/.headway $(VENV)/.dev  ## 10,000 requests made from our own OpenAPI document
 	$(BIN)/python -m tests.server.fuzz $(ARGS)
+
+soak: $(VENV)/.headway $(VENV)/.dev  ## 20 minutes of mixed traffic, a stop in the middle (ARGS="--seconds 60")
+	$(BIN)/python -m tests.soak.run $(ARGS)
+
+fuzz-readers: $(VENV)/.headway $(VENV)/.dev  ## broken model files, templates, job files; 10 minutes each
+	$(BIN)/python -m tests.readers.fuzz $(ARGS)
 
 format: $(VENV)/.dev  ## rewrite the sources as `make check` wants them
 	$(BIN)/ruff check --fix .

@@ -104,9 +104,10 @@ def read_results(path: Path) -> Iterator[Result]:
                     return
                 result = json.loads(raw)
                 number = int(result["id"].rpartition("_")[2])
-            except (ValueError, TypeError, KeyError):
+                unanswered = result["response"] is None
+            except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
                 return
-            yield Result(number, end, result["response"] is None)
+            yield Result(number, end, unanswered)
 
 
 def _head(job_id: str, line: Line) -> bytes:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from headway.batches.disk import Appender, FileFolder
-from headway.batches.lines import Line, answer_line, read_lines, unanswered_line
+from headway.batches.lines import Line, answer_line, read_lines, read_results, unanswered_line
 from headway.batches.results import ResultLog
 from headway.batches.types import Counts, LineAnswer, Results
 from headway.errors import StorageFullError
@@ -64,6 +64,20 @@ def test_a_log_drops_what_a_loss_of_power_left(tmp_path: Path) -> None:
     assert (log.done, log.gave_up, log.counts(9)) == ({1, 5}, True, Counts(9, 1, 1))
     log.close()
     assert files.path("file-out").read_bytes() == piece(1)
+
+
+@pytest.mark.parametrize(
+    "damaged",
+    [
+        b'{"id": "batch_req_j_2", "custom_id": "a"}\n',
+        b'{"id": 2, "response": null}\n',
+        b"[" * 100_000 + b"\n",
+    ],
+)
+def test_results_end_before_the_first_that_is_damaged(tmp_path: Path, damaged: bytes) -> None:
+    path = tmp_path / "results"
+    path.write_bytes(piece(1) + damaged + piece(3))
+    assert [result.number for result in read_results(path)] == [1]
 
 
 def test_an_appender_keeps_nothing_of_what_does_not_fit(tmp_path: Path) -> None:
