@@ -2,14 +2,15 @@
 
 import random
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headway.core.plan import BlockCopy
-from headway.core.types import BlockId
-from headway.errors import ConfigError
+from headway.core.plan import BlockCopy, Chunk, Open, SamplingSpec, StepPlan
+from headway.core.types import BlockId, Lane, RequestId
+from headway.errors import ConfigError, ExecutorError
 from headway.executors.torch_.build import blocks_beside, options_for, pool_blocks
 from headway.executors.torch_.executor import TorchExecutor
 from headway.executors.torch_.options import TorchOptions
@@ -54,3 +55,26 @@ def test_a_pool_fits_beside_the_weights() -> None:
     assert pool_blocks(weights, options_for("cpu", "fp32"), 16) == 65_536 // 16
     assert blocks_beside(80_000_000_000, 16_000_000_000, 2_097_152) == 25_987
     assert blocks_beside(10_000_000_000, 16_000_000_000, 2_097_152) < 1
+
+
+def test_a_step_that_fails_still_closes() -> None:
+    executor = TorchExecutor(tiny_weights(), make_capacity(max_model_len=64), TorchOptions())
+    first, second = RequestId(1), RequestId(2)
+    wrong = SamplingSpec(bias=((10**6, 1.0),))  # the engine refuses such an id
+    opened = StepPlan(
+        1,
+        Lane.UNIFIED,
+        opens=(Open(first, (1, 2), SamplingSpec()), Open(second, (3, 4), wrong)),
+        chunks=(Chunk(first, (1, 2), 0, [BlockId(0)], 1, True),),
+    )
+    chunks = (Chunk(second, (3, 4), 0, [BlockId(1)], 1, True),)
+    try:
+        executor.submit(opened, {}).result(60)
+        with pytest.raises((ExecutorError, IndexError)):
+            executor.submit(StepPlan(2, Lane.UNIFIED, closes=(first,), chunks=chunks), {}).result(
+                60
+            )
+        again = replace(opened, step=3, opens=opened.opens[:1])
+        assert executor.submit(again, {}).result(60).sampled
+    finally:
+        executor.close()

@@ -116,6 +116,13 @@ class TorchExecutor:
             self._states[one.request] = SamplingState(one.sampling, one.prompt)
 
     def _run(self, plan: StepPlan, masks: Masks, stop: threading.Event) -> StepResult:
+        try:
+            return self._computed(plan, masks, stop)
+        finally:
+            for request in plan.closes:  # of a step that fails too: nobody names them again
+                self._states.pop(request, None)
+
+    def _computed(self, plan: StepPlan, masks: Masks, stop: threading.Event) -> StepResult:
         with torch.inference_mode():
             begin_s = self._machine.now_s(plan.lane)
             with self._machine.copies(plan.lane):
@@ -128,8 +135,6 @@ class TorchExecutor:
                 choices = self._compute(plan, masks, stop)
             sampled, errors = _read(plan.chunks, choices) if choices is not None else ((), ())
             end_s = self._machine.now_s(plan.lane)
-        for request in plan.closes:
-            self._states.pop(request, None)
         timing = StepTiming(out_s - begin_s, in_s - out_s, end_s - in_s)
         return StepResult(plan.step, sampled, errors, timing, interrupted=choices is None)
 
