@@ -138,7 +138,7 @@ async def test_a_word_that_vllms_types_lack_is_taken_out_with_the_length_right()
     assert (b"content-length", str(len(upstream.body)).encode()) in upstream.headers
 
 
-@pytest.mark.parametrize("raw", [b"", b"{", b"[1]", b'"x"'])
+@pytest.mark.parametrize("raw", [b"", b"{", b"[1]", b'"x"', b"[" * 100_000])
 async def test_what_is_no_object_is_left_to_vllm(raw: bytes) -> None:
     upstream, _ = await ask(raw)
     assert upstream.body == raw

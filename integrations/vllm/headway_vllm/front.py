@@ -51,17 +51,21 @@ class Asked:
         ]
         if given:
             return given[0]
-        alias = str(self.body.get("model", "")).rpartition(":")
-        if alias[0] and alias[2] in _LABELS:
-            return _LABELS[alias[2]]
+        if self.alias is not None:
+            return self.alias
         return default if self.priority is None else class_of(self.priority)
 
     @property
     def says_class(self) -> bool:
         """Whether any of our three ways is used; else vLLM's own priority stands."""
-        alias = str(self.body.get("model", "")).rpartition(":")
-        named = bool(alias[0]) and alias[2] in _LABELS
-        return named or self.header is not None or self.body.get("service_tier") is not None
+        words = (self.alias, self.header, self.body.get("service_tier"))
+        return any(word is not None for word in words)
+
+    @property
+    def alias(self) -> ServiceClass | None:
+        """The class that the model's name ends with."""
+        name, _, label = str(self.body.get("model", "")).rpartition(":")
+        return _LABELS.get(label) if name else None
 
 
 class ClassMiddleware:
@@ -160,7 +164,7 @@ def _asked(headers: list[tuple[bytes, bytes]], raw: bytes) -> Asked:
     """What the request says; a body that is not an object says nothing, and vLLM refuses it."""
     try:
         body = json.loads(raw)
-    except ValueError:
+    except (ValueError, RecursionError):
         body = None
     if not isinstance(body, dict):
         body = {}
