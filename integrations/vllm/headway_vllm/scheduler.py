@@ -86,7 +86,9 @@ class HeadwayScheduler(Scheduler):
     def make_stats(self, *args: Any, **kwargs: Any) -> SchedulerStats | None:
         """As vLLM's, with what `/metrics` shows by class."""
         stats: SchedulerStats | None = super().make_stats(*args, **kwargs)
-        if stats is not None:
+        if stats is None:
+            self.tally.clear()
+        else:
             waiting = {c: self.waiting.lines.count(c) for c in ServiceClass}
             running = dict.fromkeys(ServiceClass, 0)
             for request in self.running:

@@ -15,12 +15,16 @@ class Tally:
 
     def __init__(self) -> None:
         """Nothing yet."""
+        self._silent: dict[str, tuple[ServiceClass, float]] = {}
+        self._reported = (0, 0)
+        self.clear()
+
+    def clear(self) -> None:
+        """Forget what was not reported, as where nobody wants reports."""
         self.promotions = 0
         self._preempted: dict[tuple[ServiceClass, PreemptKind], int] = {}
         self._queued_s: dict[ServiceClass, list[float]] = {c: [] for c in ServiceClass}
         self._ttft_s: dict[ServiceClass, list[float]] = {c: [] for c in ServiceClass}
-        self._silent: dict[str, tuple[ServiceClass, float]] = {}
-        self._reported = (0, 0)
 
     def arrived(self, request_id: str, service_class: ServiceClass, arrival_s: float) -> None:
         """A request waits for its first token."""
@@ -67,8 +71,5 @@ class Tally:
             "host_free": book.free,
             "host_total": book.total,
         }
-        self.promotions = 0
-        self._preempted = {}
-        self._queued_s = {c: [] for c in ServiceClass}
-        self._ttft_s = {c: [] for c in ServiceClass}
+        self.clear()
         return report
