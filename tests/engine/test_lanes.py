@@ -101,7 +101,7 @@ def test_tokens_keep_coming_while_a_long_prompt_is_computed() -> None:
         stream = rig.engine.submit_sync(greedy(make_prompt(1, 16), 60))
         next(stream)
         prompt = rig.engine.submit_sync(greedy(make_prompt(2, 200), 1))
-        assert max(gaps(stream)[1:]) < 0.1
+        assert max(gaps(stream)[1:]) < 0.3, "tokens waited for the prompt"
         assert collect(list(prompt))[0].finish is FinishReason.LENGTH
 
 
