@@ -1,6 +1,7 @@
 """Code blocks and commands of the documents."""
 
 import re
+import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -39,10 +40,17 @@ class Block:
         return f"{self.document.relative_to(ROOT)}:{self.line}"
 
     def commands(self) -> Iterator[str]:
-        """Commands of a shell block, one a line, without comments and continuations."""
+        """Commands of a shell block without comments, each in one line."""
+        whole = ""
         for line in self.text.replace("\\\n", " ").splitlines():
-            command = re.sub(r"\s+#.*$", "", line).strip()
-            if command and not command.startswith("#"):
+            whole += line + " "
+            try:
+                shlex.split(whole, comments=True)
+            except ValueError:  # a quotation goes on in the next line
+                continue
+            command = re.sub(r"(^|\s)#.*$", "", whole).strip()
+            whole = ""
+            if command:
                 yield command
 
 

@@ -20,8 +20,12 @@ BLOCKS = blocks()
 SHELL = [block for block in BLOCKS if block.language == "sh"]
 RUN = [block for block in BLOCKS if block.language in ("sh", "python") and not block.why]
 TARGETS = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
-LONG = ("--seconds 75", "--seconds 3 --warmup 1")
-"""A load is shown as long as it should be, and run for a moment."""
+SHORTER = {
+    "--seconds 75": "--seconds 5 --warmup 1",
+    "rate=0.3,": "rate=3,",
+    "streams=32,prompt=190,answer=128": "streams=2,prompt=30,answer=8",
+}
+"""A load is shown as large as it should be, and run for a moment."""
 
 # Stands before each shell block: servers are there already, clients are told where.
 PRELUDE = """
@@ -108,7 +112,9 @@ def url(smollm2_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterato
 
 @pytest.mark.parametrize("block", RUN, ids=lambda block: str(block.name))
 def test_blocks_run(block: Block, url: str, tmp_path: Path) -> None:
-    text = block.text.replace("http://127.0.0.1:8000", url).replace(*LONG)
+    text = block.text.replace("http://127.0.0.1:8000", url)
+    for shown, run in SHORTER.items():
+        text = text.replace(shown, run)
     (tmp_path / "requests.jsonl").write_text(
         '{"custom_id": "a", "method": "POST", "url": "/v1/chat/completions", "body": {"model": '
         '"smollm2", "max_tokens": 4, "messages": [{"role": "user", "content": "Hi"}]}}\n'
