@@ -3,6 +3,7 @@
 import math
 import operator
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import NoReturn
 
 from headway.core.plan import Penalties, SamplingSpec, Truncation
@@ -16,6 +17,8 @@ MAX_TOP_LOGPROBS = 20
 MAX_STOPS = 16
 MAX_STOP_CHARS = 1024
 MAX_BIAS_ENTRIES = 1024
+MIN_REPETITION = 0.01
+"""Far smaller ones would take a logit beyond what 32 bits hold."""
 SEED_MASK = (1 << 63) - 1
 """Seeds reach the generator as 63 bits; a negative one by its two's complement."""
 
@@ -46,7 +49,7 @@ def core_requests(
             service_class=request.service_class,
             prompt=prompt,
             limits=end,
-            sampling=_spec(request.sampling, key, choice),
+            sampling=_spec(request.sampling, key, choice, limits.vocab_size),
             arrival_s=now_s,
             tenant=request.tenant,
             group=RequestId(first_id),
@@ -65,12 +68,15 @@ def _limits(stop: StopConditions, limits: ModelLimits, prompt_len: int, now_s: f
     )
 
 
-def _spec(sampling: SamplingParams, seed: int, choice: int) -> SamplingSpec:
+def _spec(sampling: SamplingParams, seed: int, choice: int, vocab_size: int) -> SamplingSpec:
+    # More tokens than there are keeps all. An executor refuses a whole plan for a number it can't
+    # hold, and with it the answers of everybody else in the step.
+    top_k = min(sampling.truncation.top_k, vocab_size)
     return SamplingSpec(
         seed=seed,
         choice=choice,
         temperature=sampling.temperature,
-        truncation=sampling.truncation,
+        truncation=replace(sampling.truncation, top_k=top_k),
         penalties=sampling.penalties,
         bias=tuple(sorted(sampling.bias.items())),
         logprobs=sampling.logprobs,
@@ -116,9 +122,7 @@ def _check_truncation(truncation: Truncation) -> None:
 def _check_penalties(penalties: Penalties) -> None:
     _check_range(penalties.presence, -2.0, 2.0, "presence_penalty")
     _check_range(penalties.frequency, -2.0, 2.0, "frequency_penalty")
-    _check_range(penalties.repetition, 0.0, 100.0, "repetition_penalty")
-    if penalties.repetition == 0:
-        _refuse("must be more than 0", "repetition_penalty")
+    _check_range(penalties.repetition, MIN_REPETITION, 100.0, "repetition_penalty")
 
 
 def _check_stop(stop: StopConditions, vocab_size: int) -> None:

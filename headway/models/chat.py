@@ -58,6 +58,7 @@ class ChatTemplate:
         self,
         messages: Sequence[Mapping[str, object]],
         add_generation_prompt: bool = True,
+        /,
         **variables: object,
     ) -> str:
         """The prompt for a conversation.

@@ -10,7 +10,7 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, JsonValue
 
-from headway.engine.arrivals import MAX_BIAS_ENTRIES
+from headway.engine.arrivals import MAX_BIAS_ENTRIES, MIN_REPETITION
 from headway.server.chat_types import Message, Tool, ToolChoice
 from headway.server.fields import Body, Neutral
 from headway.server.tiers import TIER_WORDS
@@ -123,7 +123,7 @@ class GenerationBody(Body):
     top_p: Annotated[float, Field(gt=0, le=1)] | None = None
     top_k: TopK | None = None
     min_p: Annotated[float, Field(ge=0, le=1)] | None = None
-    repetition_penalty: Annotated[float, Field(gt=0, le=100)] | None = None
+    repetition_penalty: Annotated[float, Field(ge=MIN_REPETITION, le=100)] | None = None
     presence_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
     frequency_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
     logit_bias: LogitBias | None = None

@@ -44,6 +44,7 @@ BAD = [
     ("presence_penalty", sampled(penalties=Penalties(presence=2.1))),
     ("frequency_penalty", sampled(penalties=Penalties(frequency=-2.1))),
     ("repetition_penalty", sampled(penalties=Penalties(repetition=0.0))),
+    ("repetition_penalty", sampled(penalties=Penalties(repetition=1e-38))),
     ("repetition_penalty", sampled(penalties=Penalties(repetition=math.inf))),
     ("seed", sampled(seed=1 << 63)),
     ("logit_bias", sampled(bias={100: 1.0})),
@@ -79,6 +80,17 @@ def test_max_tokens_is_clamped_to_the_model_length(asked: int | None, given: int
     check_request(stopped(max_tokens=asked), LIMITS, max_choices=8)
     (core,) = core_requests(stopped(max_tokens=asked), LIMITS, 4, 0, 0.0)
     assert core.limits.max_tokens == given
+
+
+@pytest.mark.parametrize(
+    ("asked", "given"), [(0, 0), (99, 99), (100, 100), (2**31, 100), (2**63, 100)]
+)
+def test_top_k_is_clamped_to_the_vocabulary(asked: int, given: int) -> None:
+    """What an executor can't hold would fail the step, and everybody in it."""
+    request = sampled(truncation=Truncation(top_k=asked, top_p=0.5, min_p=0.1))
+    check_request(request, LIMITS, max_choices=8)
+    (core,) = core_requests(request, LIMITS, 0, 0, 0.0)
+    assert core.sampling.truncation == Truncation(given, 0.5, 0.1)
 
 
 def test_choices_become_requests_of_one_group() -> None:

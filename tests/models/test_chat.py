@@ -62,6 +62,12 @@ def test_what_templates_use(source: str, text: str) -> None:
     assert template.render(_HELLO, extra="more") == text
 
 
+def test_variables_of_any_name() -> None:
+    template = ChatTemplate("{{ messages[0].content }}{{ x }}", {})
+    names = ("self", "source", "context", "loop", "budget", "add_generation_prompt ", "")
+    assert template.render(_HELLO, True, **dict.fromkeys(names, 1), x="!") == "Be brief.!"
+
+
 _ESCAPES = (
     "{{ ''.__class__.__mro__[1].__subclasses__() }}",
     "{{ messages.append(1) }}{{ messages.__init__ }}",

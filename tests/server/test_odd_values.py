@@ -68,6 +68,7 @@ ODD: list[tuple[str, str]] = [
     ("presence_penalty", "3"),
     ("frequency_penalty", "-3"),
     ("repetition_penalty", "0"),
+    ("repetition_penalty", "1e-38"),
     ("n", "0"),
     ("n", "129"),
     ("n", "1.0"),
