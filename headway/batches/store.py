@@ -76,8 +76,9 @@ class Store:
         hasn't ended reads it."""
         with self._transaction() as db:
             reader = db.execute(
-                f"SELECT id FROM batches WHERE input_file_id = ? AND status IN ({_LIVE_MARKS})",
-                (id, *_LIVE),
+                "SELECT id FROM batches WHERE input_file_id = ? AND tenant = ? "
+                f"AND status IN ({_LIVE_MARKS})",
+                (id, tenant, *_LIVE),
             ).fetchone()
             if reader is not None:
                 raise ConflictError(f"File {id} is being read by {reader['id']}.")

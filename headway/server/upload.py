@@ -15,6 +15,7 @@ _PIECE_BYTES = 256 * 1024
 _FIELD_BYTES = 64 * 1024
 _MAX_FIELDS = 64
 _MAX_NAME_CHARS = 255
+_MAX_BOUNDARY_BYTES = 70  # RFC 2046, section 5.1.1
 _EARLY_END = "The body ended early."
 
 Sink = Callable[[bytes], None]
@@ -31,8 +32,8 @@ class UploadForm:
     def __init__(self, content_type: str, sink: Sink) -> None:
         """Raises ApiError (400) if the body is no multipart form."""
         kind, options = parse_options_header(content_type)
-        boundary = options.get(b"boundary")
-        if kind != b"multipart/form-data" or not boundary:
+        boundary = options.get(b"boundary", b"")
+        if kind != b"multipart/form-data" or not 1 <= len(boundary) <= _MAX_BOUNDARY_BYTES:
             raise bad_request("The body must be multipart/form-data with a 'file' and a 'purpose'.")
         self.fields: dict[str, str] = {}
         self.filename: str | None = None

@@ -159,6 +159,7 @@ def test_tenants_see_only_what_is_theirs(tmp_path: Path) -> None:
     assert store.jobs("b", Page()) == []
     assert store.jobs("b", Page(after="batch_1")) == []
     assert not store.remove_file("file-x", "b")
+    assert not store.remove_file("file-1", "b"), "not even that a job reads it"
     with pytest.raises(ConflictError):
         store.add_job(make_job("batch_2", "b"))
     store.close()

@@ -50,7 +50,14 @@ def test_what_is_held_is_bounded(fields: dict[str, str]) -> None:
 
 
 @pytest.mark.parametrize(
-    "kind", ["", "application/json", "multipart/form-data", "multipart/form-data; boundary="]
+    "kind",
+    [
+        "",
+        "application/json",
+        "multipart/form-data",
+        "multipart/form-data; boundary=",
+        "multipart/form-data; boundary=" + "x" * 257,
+    ],
 )
 def test_other_bodies_are_refused(kind: str) -> None:
     with pytest.raises(ApiError, match="multipart/form-data"):
