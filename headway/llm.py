@@ -152,7 +152,7 @@ class Codec(Protocol):
 class Template(Protocol):
     """A conversation as one text."""
 
-    def render(self, messages: Sequence[Mapping[str, object]]) -> str: ...
+    def render(self, messages: Sequence[Mapping[str, object]], /) -> str: ...
 
 
 class Pending:

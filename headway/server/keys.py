@@ -104,7 +104,7 @@ def read_keys(path: Path) -> list[Key]:
         return [_key(entry) for entry in content["keys"]]
     except OSError as error:
         raise ConfigError(f"{path} can't be read: {error.strerror or error}") from error
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ConfigError(f"{path} is no file of keys: {_reason(error)}") from error
 
 

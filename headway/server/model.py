@@ -51,6 +51,7 @@ class ChatFormat(Protocol):
         self,
         messages: Sequence[Mapping[str, object]],
         add_generation_prompt: bool = True,
+        /,
         **variables: object,
     ) -> str:
         """Raises InvalidRequestError for a conversation the template refuses."""

@@ -1,8 +1,10 @@
 """The connection's protocol: uvicorn's on httptools, with limits for what a client may take."""
 
 import asyncio
+import sys
 from typing import cast
 
+import httptools
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 MAX_HEAD_BYTES = 64 * 1024
@@ -20,7 +22,43 @@ _TOO_LONG = _refusal(b"431 Request Header Fields Too Large")
 _TOO_SLOW = _refusal(b"408 Request Timeout")
 
 
-class HeadLimit(HttpToolsProtocol):
+class NoUpgrade(HttpToolsProtocol):
+    """Reads a request that offers another protocol, as Java's client offers HTTP/2 with its first
+    one, as if it had not: its parser would take the body for that protocol's, and drop it."""
+
+    _offered = False
+    _piece = b""
+
+    def on_headers_complete(self) -> None:
+        """A head is there; one with an offer is read again, without it."""
+        self._offered = self.parser.should_upgrade() and self.parser.get_method() != b"CONNECT"
+        if not self._offered:
+            super().on_headers_complete()
+
+    def on_message_complete(self) -> None:
+        """A request is there; with an offer, the parser thinks it ends with its head."""
+        if not self._offered:
+            super().on_message_complete()
+
+    def data_received(self, data: bytes) -> None:
+        """Take in a piece."""
+        self._piece = data
+        super().data_received(data)
+
+    def _unsupported_upgrade_warning(self) -> None:
+        """Called where the parser stops, with its exception, which says where in the piece."""
+        stopped = sys.exc_info()[1]
+        if not self._offered or not isinstance(stopped, httptools.HttpParserUpgrade):
+            return
+        version = self.parser.get_http_version().encode()
+        lines = [self.parser.get_method() + b" " + self.url + b" HTTP/" + version]
+        lines += [name + b": " + value for name, value in self.headers if name != b"upgrade"]
+        self.parser = httptools.HttpRequestParser(self)
+        rest = self._piece[stopped.args[0] :]
+        self.data_received(b"\r\n".join(lines) + b"\r\n\r\n" + rest)
+
+
+class HeadLimit(NoUpgrade):
     """Ends connections whose request has an endless head. The parser takes any, in memory that
     grows and time that grows with its square, before a key could be asked for."""
 

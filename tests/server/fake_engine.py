@@ -31,6 +31,7 @@ class PlainChat:
         self,
         messages: Sequence[Mapping[str, object]],
         add_generation_prompt: bool = True,
+        /,
         **variables: object,
     ) -> str:
         return "".join(f"{m['role']}: {m['content']}\n" for m in messages) + "assistant: "

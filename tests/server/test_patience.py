@@ -1,5 +1,6 @@
 """Clients that keep the server waiting are not waited for."""
 
+import json
 import socket
 import time
 from collections.abc import Iterator
@@ -85,6 +86,23 @@ def test_a_body_that_comes_steadily_is_waited_for() -> None:
 def test_a_connection_without_a_request_is_closed() -> None:
     with impatient_server(FakeEngine()) as server, connected(server) as sock:
         assert everything(sock) == b""
+
+
+@pytest.mark.parametrize("pieces", [1, 7, 1000])
+def test_an_offer_of_another_protocol_costs_no_body(pieces: int) -> None:
+    body = json.dumps({"model": MODEL, "prompt": "x"}).encode()
+    offer = b"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAEAAEAA\r\n"
+    request = HEAD + offer + b"Content-Length: %d\r\n\r\n" % len(body) + body
+    plain = b"GET /health HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
+    with live_server(FakeEngine()) as server, connected(server) as sock:
+        size = len(request) // pieces + 1
+        for start in range(0, len(request), size):
+            sock.sendall(request[start : start + size])
+            time.sleep(0.001)
+        sock.sendall(plain)
+        answers = everything(sock)
+    assert answers.startswith(b"HTTP/1.1 200 ") and answers.count(b"HTTP/1.1 200 ") == 2
+    assert b'"object":"text_completion"' in answers and b'"status":"ok"' in answers
 
 
 def test_an_answer_may_take_its_time() -> None:
