@@ -150,7 +150,8 @@ class _Wire:
 class AnswerContext:
     """What an answer is made of besides its shape.
 
-    charge: told how many tokens came. named: told the scheduler's numbers.
+    charge: told how many tokens there were, of prompts that were let in and of answers.
+    named: told the scheduler's numbers.
     """
 
     engine: EngineClient
@@ -168,9 +169,11 @@ class AnswerContext:
 
     @contextlib.asynccontextmanager
     async def started(self) -> AsyncIterator[Choices]:
-        """The requests' choices, aborted on the way out. Raises what `EngineClient.submit` does."""
+        """The requests' choices, aborted on the way out. Raises what `EngineClient.submit` does;
+        the prompts of what it refuses are not charged."""
         async with contextlib.aclosing(Choices(self.requests[0].n)) as choices:
             self.named(choices.submit(self.engine, self.requests))
+            self.charge(sum(len(request.prompt) for request in self.requests))
             yield choices
 
 
@@ -239,11 +242,16 @@ class WholeAnswer(Response):
     async def _gather(self, choices: Choices) -> None:
         async for batch in choices.batches():
             self._context.charge(_tokens(batch))
-            good, error = _split(batch)
-            if error is not None:
-                raise error
-            for delta in good:
-                self._writer.add(delta)
+            take_in(batch, self._writer)
+
+
+def take_in(batch: Sequence[Delta], writer: BodyWriter) -> None:
+    """Gather deltas. Raises ApiError for one that reports a failure."""
+    good, error = _split(batch)
+    if error is not None:
+        raise error
+    for delta in good:
+        writer.add(delta)
 
 
 def _too_slow() -> ApiError:

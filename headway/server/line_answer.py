@@ -4,20 +4,19 @@ import asyncio
 import logging
 import secrets
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 
 from headway.batches.types import LineAnswer
-from headway.core.types import FinishReason, ServiceClass
-from headway.engine.types import Delta, EngineClient
+from headway.core.types import ServiceClass
+from headway.engine.types import EngineClient
 from headway.errors import HeadwayError
-from headway.server.answer import Choices
+from headway.server.answer import Choices, take_in
 from headway.server.errors import (
     ApiError,
     bad_request,
     from_exception,
-    from_finish,
     internal_error,
     unavailable,
 )
@@ -30,7 +29,6 @@ from headway.server.tiers import Tier, parse_tier
 from headway.server.translate import Work, chat_work, completion_work
 
 _LOG = logging.getLogger(__name__)
-_OPEN_ENDS = (None, FinishReason.STOP, FinishReason.LENGTH)
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,13 +102,5 @@ class LineAnswerer:
             # A job keeps few lines waiting, and takes what is left over: no limit is for it.
             choices.submit(self._engine, line.work.requests, limited=False)
             async for batch in choices.batches():
-                _take_in(batch, writer.add)
+                take_in(batch, writer)
         return writer.body()
-
-
-def _take_in(deltas: Sequence[Delta], add: Callable[[Delta], None]) -> None:
-    """Raises ApiError for a delta that reports a failure."""
-    for delta in deltas:
-        if delta.finish not in _OPEN_ENDS:
-            raise from_finish(delta.finish or FinishReason.ERROR, delta.message)
-        add(delta)

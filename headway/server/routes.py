@@ -114,7 +114,6 @@ class Service:
             # A long prompt takes many milliseconds to encode, a grammar to compile, during which
             # no stream would move.
             work = await asyncio.to_thread(translate, *arguments)
-        caller.charge(service_class, sum(len(request.prompt) for request in work.requests))
         default_s = self.options.timeouts_s.get(service_class)
         requests = [
             replace(request, tenant=caller.tenant, stop=_timed(request.stop, default_s))

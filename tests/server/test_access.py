@@ -11,6 +11,7 @@ import openai
 import pytest
 
 from headway.core.types import ServiceClass
+from headway.errors import OverloadedError
 from headway.server.app import Front
 from headway.server.keyring import KeyRing
 from headway.server.keys import Allowance, Rights
@@ -262,3 +263,14 @@ def test_no_prefix_is_shared_between_tenants(
         assert cached(one) > 0
         assert cached(other) == 0
         assert cached(other) > 0
+
+
+def test_a_prompt_that_the_server_refuses_is_not_charged(keys: Path) -> None:
+    key = added(keys, "acme", allowance=Allowance({}, {ServiceClass.STANDARD: 20}))
+    engine = FakeEngine(Script(refuse=OverloadedError("full", 1.0)))
+    with live_server(engine, front=front(keys)) as server:
+        client = http(server, key)
+        refused = client.post("/v1/completions", json={**TEXT, "prompt": "x" * 50})
+        assert refused.json()["error"]["code"] == "overloaded"
+        engine.script = Script()
+        assert client.post("/v1/completions", json=TEXT).status_code == 200
