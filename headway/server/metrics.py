@@ -10,8 +10,9 @@ from dataclasses import dataclass, field
 
 from headway.core.plan import StepFailure
 from headway.core.request import Usage
-from headway.core.types import FinishReason, Lane, PreemptKind, RequestId, ServiceClass
+from headway.core.types import FinishReason, Lane, PreemptKind, ServiceClass
 from headway.engine.types import RequestEnd, StepEnd
+from headway.server.pauses import Pauses
 
 
 def _seconds(*milliseconds: float) -> tuple[float, ...]:
@@ -101,15 +102,11 @@ class ClassFigures:
 
 @dataclass(slots=True)
 class LaneFigures:
-    """Figures of one lane. predicted_s: sum over the steps in `seconds`.
-
-    paused: those the last step left out.
-    """
+    """Figures of one lane. predicted_s: sum over the steps in `seconds`."""
 
     seconds: Histogram = field(default_factory=lambda: Histogram(STEP_BOUNDS_S))
     predicted_s: float = 0.0
     outcomes: dict[str, int] = field(default_factory=_zeros(OUTCOMES))
-    paused: frozenset[RequestId] = frozenset()
 
 
 @dataclass(slots=True)
@@ -155,6 +152,7 @@ class Metrics:
         self.lanes = {lane: LaneFigures() for lane in Lane}
         self.copies = CopyFigures()
         self.tenants = Tenants()
+        self._pauses = Pauses()
 
     def on_admitted(self, service_class: ServiceClass, queued_s: float) -> None:
         """A request left the queue."""
@@ -184,7 +182,8 @@ class Metrics:
     def on_step(self, end: StepEnd) -> None:
         """A step ended."""
         lane, outcome = self.lanes[end.record.lane], end.outcome
-        self._count_pauses(lane, end)
+        for service_class in self._pauses.begun(end):
+            self.classes[service_class].pauses += 1
         if isinstance(outcome, StepFailure):
             lane.outcomes["failed"] += 1
             return
@@ -201,18 +200,10 @@ class Metrics:
             lane.seconds.observe(timing.compute_s)
             lane.predicted_s += end.record.predicted_s
         for computed in end.record.computed:
-            service_class = end.classes.get(computed.request)
-            if service_class is not None:
+            computed_class = end.classes.get(computed.request)
+            if computed_class is not None:
                 phase = "decode" if computed.decoding else "prefill"
-                self.classes[service_class].computed[phase] += computed.tokens
-
-    def _count_pauses(self, lane: LaneFigures, end: StepEnd) -> None:
-        paused = frozenset(left.request for left in end.record.paused)
-        for request in paused - lane.paused:
-            service_class = end.classes.get(request)
-            if service_class is not None:
-                self.classes[service_class].pauses += 1
-        lane.paused = paused
+                self.classes[computed_class].computed[phase] += computed.tokens
 
 
 def _add_usage(tokens: dict[str, int], usage: Usage) -> None:

@@ -9,6 +9,7 @@ from typing import TypeVar
 
 from headway.core.types import RequestId, ServiceClass
 from headway.engine.types import RequestEnd, StepEnd
+from headway.server.pauses import Pauses
 
 MOST_FIRSTS = 2000
 MOST_PREEMPTIONS = 200
@@ -121,7 +122,7 @@ class Recent:
         self._seconds: deque[Second] = deque(maxlen=MOST_SECONDS)
         self._now = _Gathering()
         self._numbers: Counter[str] = Counter()
-        self._paused: dict[int, frozenset[RequestId]] = {}
+        self._pauses = Pauses()
         self._step_s = self._predicted_s = 0.0
 
     def news(self, since: Cursor) -> News:
@@ -177,18 +178,10 @@ class Recent:
                         evicted.blocks,
                     )
                 )
-            self._count_pauses(end)
+            self._now.pauses.update(self._pauses.begun(end))
             timing = getattr(outcome, "timing", None)
             if timing is not None and end.plan.chunks:
                 self._step_s, self._predicted_s = timing.compute_s, record.predicted_s
-
-    def _count_pauses(self, end: StepEnd) -> None:
-        lane = end.record.lane
-        paused = frozenset(left.request for left in end.record.paused)
-        for request in paused - self._paused.get(lane, frozenset()):
-            if request in end.classes:
-                self._now.pauses[end.classes[request]] += 1
-        self._paused[lane] = paused
 
     def _roll(self, now_s: float) -> None:
         """Close the second if it is over."""
