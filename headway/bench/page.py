@@ -3,15 +3,15 @@ night. It refers to nothing outside itself."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from html import escape
-from math import ceil, floor, log10
+from math import ceil
 
 from headway.bench.outcomes import Outcome, headings, row
 from headway.bench.replay import Recording
 from headway.core.types import ServiceClass
+from headway.simulate.decades import LEVELS, Decades
 from headway.simulate.figures import Spread
 
 _WIDTH, _HEIGHT, _LEFT, _TOP = 420, 220, 56, 28
-_LEAST_S = 1e-4
 _STYLE = """
 :root{color-scheme:light dark;--ink:#1c2430;--paper:#fff;--line:#d8dde4;--realtime:#c2410c;
 --standard:#1d6fb8;--batch:#4d7c0f}
@@ -66,25 +66,15 @@ def _table(result: Outcome) -> Iterator[str]:
 
 def _distribution(title: str, spreads: Mapping[ServiceClass, Spread]) -> Iterator[str]:
     """Cumulative, over a logarithmic axis of seconds."""
-    values = [max(v, _LEAST_S) for spread in spreads.values() for v in spread.levels]
-    low = floor(log10(min(values, default=_LEAST_S)))
-    high = max(ceil(log10(max(values, default=1.0))), low + 1)
-
-    def x(seconds: float) -> float:
-        return _LEFT + _WIDTH * (log10(max(seconds, _LEAST_S)) - low) / (high - low)
-
-    def y(share: float) -> float:
-        return _TOP + _HEIGHT * (1 - share)
-
+    axis = Decades(spreads.values())
+    x, y = _linear(1.0, 1.0)
     yield from _opening(title)
-    for exponent in range(low, high + 1):
-        label = f"{10**exponent:g} s" if exponent >= 0 else f"{10 ** (exponent + 3):g} ms"
-        yield from _upright(x(10.0**exponent), label)
-    for share in (0.0, 0.5, 0.9, 0.99):
+    for place, label in axis.marks():
+        yield from _upright(x(place), label)
+    for share in LEVELS:
         yield from _level(y(share), f"{share:g}")
     for service_class, spread in spreads.items():
-        last = max(len(spread.levels) - 1, 1)
-        points = [(x(value), y(i / last)) for i, value in enumerate(spread.levels)]
+        points = [(x(place), y(share)) for place, share in axis.curve(spread)]
         yield _polyline(points, service_class)
     yield from _legend(spreads)
 

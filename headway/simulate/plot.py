@@ -2,10 +2,10 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from html import escape
-from math import ceil, floor, log10
 
 from headway.core.types import ServiceClass
 from headway.simulate.cells import Cell
+from headway.simulate.decades import LEVELS, Decades
 from headway.simulate.figures import ClassFigures, Figures, Spread
 from headway.simulate.report import title
 
@@ -27,7 +27,6 @@ STYLE = (
 
 _COLOURS = {ServiceClass.REALTIME: "a", ServiceClass.STANDARD: "b", ServiceClass.BATCH: "c"}
 _DASHES = ("", "6 3", "2 3", "8 3 2 3", "1 2", "10 4")
-_LEAST_S = 1e-4
 
 _Pick = Callable[[ClassFigures], Spread]
 
@@ -73,12 +72,10 @@ def _panel(left: int, name: str, curves: Sequence[tuple[Figures, _Pick]]) -> Ite
         for index, (result, pick) in enumerate(curves)
         for service_class, seen in result.classes.items()
     ]
-    values = [max(v, _LEAST_S) for _, _, spread in spreads for v in spread.levels]
-    low = floor(log10(min(values, default=_LEAST_S)))
-    high = max(ceil(log10(max(values, default=1.0))), low + 1)
+    axis = Decades(spread for _, _, spread in spreads)
 
-    def x(seconds: float) -> float:
-        return left + _WIDTH * (log10(max(seconds, _LEAST_S)) - low) / (high - low)
+    def x(place: float) -> float:
+        return left + _WIDTH * place
 
     def y(share: float) -> float:
         return _MARGIN + _HEIGHT * (1 - share)
@@ -86,18 +83,16 @@ def _panel(left: int, name: str, curves: Sequence[tuple[Figures, _Pick]]) -> Ite
     yield (
         f'<text x="{left}" y="{_MARGIN - 12}" font-weight="bold">{escape(name)} (simulated)</text>'
     )
-    for exponent in range(low, high + 1):
-        at = x(10.0**exponent)
+    for place, label in axis.marks():
+        at = x(place)
         yield _line(at, y(0), at, y(1))
-        yield f'<text x="{at:.1f}" y="{y(0) + 16}" text-anchor="middle">{_seconds(exponent)}</text>'
-    for share in (0.0, 0.5, 0.9, 0.99):
+        yield f'<text x="{at:.1f}" y="{y(0) + 16}" text-anchor="middle">{label}</text>'
+    for share in LEVELS:
         yield _line(left, y(share), left + _WIDTH, y(share))
         yield f'<text x="{left - 4}" y="{y(share) + 4:.1f}" text-anchor="end">{share:g}</text>'
     for service_class, index, spread in spreads:
-        last = max(len(spread.levels) - 1, 1)
-        points = " ".join(
-            f"{x(value):.1f},{y(i / last):.1f}" for i, value in enumerate(spread.levels)
-        )
+        curve = axis.curve(spread)
+        points = " ".join(f"{x(place):.1f},{y(share):.1f}" for place, share in curve)
         yield (
             f'<polyline points="{points}" class="{_COLOURS[service_class]}" '
             f'stroke-dasharray="{_DASHES[index % len(_DASHES)]}"/>'
@@ -120,8 +115,3 @@ def _legend(cells: Sequence[Cell], top: int) -> Iterator[str]:
 
 def _line(x1: float, y1: float, x2: float, y2: float) -> str:
     return f'<line x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}" class="grid"/>'
-
-
-def _seconds(exponent: int) -> str:
-    """A power of ten of seconds, for an axis."""
-    return f"{10**exponent:g} s" if exponent >= 0 else f"{10 ** (exponent + 3):g} ms"
