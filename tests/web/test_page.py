@@ -244,13 +244,31 @@ def test_on_the_admin_port_only_sending_needs_a_key(browser: "Browser") -> None:
         page.close()
 
 
-def test_a_page_nobody_sees_costs_nothing(browser: "Browser", small: Stage) -> None:
-    def tell(page: "Page", hidden: bool) -> None:
-        page.evaluate(
-            f"Object.defineProperty(document, 'hidden', {{value: {json.dumps(hidden)},"
-            " configurable: true}), document.dispatchEvent(new Event('visibilitychange'))"
-        )
+def tell(page: "Page", hidden: bool) -> None:
+    page.evaluate(
+        f"Object.defineProperty(document, 'hidden', {{value: {json.dumps(hidden)},"
+        " configurable: true}), document.dispatchEvent(new Event('visibilitychange'))"
+    )
 
+
+def test_a_page_that_was_out_of_sight_counts_nothing_twice(
+    browser: "Browser", small: Stage
+) -> None:
+    with opened(browser, small) as page:
+        flood(page)
+        send(page, "realtime")
+        page.wait_for_selector("#events li:not(.none)", timeout=WAIT_MS)
+        page.click("#stop")
+        eventually(lambda: small.engine.snapshot().idle)
+        tell(page, True)
+        page.evaluate("document.querySelector('#events').firstChild.id = 'old'")
+        tell(page, False)
+        # The server tells all of it again; what was there would be in the list twice.
+        page.wait_for_selector("#old", state="detached", timeout=WAIT_MS)
+        page.wait_for_selector("#events li:not(.none)", timeout=WAIT_MS)
+
+
+def test_a_page_nobody_sees_costs_nothing(browser: "Browser", small: Stage) -> None:
     def responses() -> float:
         name = 'headway_http_responses_total{route="/dashboard/data",status="200"}'
         return small.server.gauges().get(name, 0)

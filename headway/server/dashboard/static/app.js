@@ -41,6 +41,7 @@ class Page {
   #take(name, data) {
     if (name === "hello") {
       this.state = new State(data);
+      this.events.reset();
       this.race.model = data.model;
       say(node("model"), `${data.model} · ${plural(data.blocks, "block")} of ${data.block_size} tokens`);
       node("host-part").hidden = !data.host_blocks;

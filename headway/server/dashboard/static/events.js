@@ -13,6 +13,13 @@ export class Events {
     this.#empty();
   }
 
+  /** Forget everything: a new connection is told again what the server still knows. */
+  reset() {
+    this.#list.replaceChildren();
+    this.#pauses = this.#preempted = 0;
+    this.#empty();
+  }
+
   draw(state) {
     for (const preemption of [...state.newPreemptions].reverse()) {
       this.#preempted += 1;

@@ -14,7 +14,6 @@ export class State {
     this.byPlace = [[], [], [], []];
     this.firsts = [];
     this.seconds = [];
-    this.preemptions = [];
     this.newPreemptions = [];
     this.frame = null;
     this.now = 0;
@@ -28,8 +27,7 @@ export class State {
     this.#place(frame.sequences);
     for (const [age, cls, ttft] of frame.firsts) this.firsts.push({ when: this.now - age, cls, ttft });
     for (const { age, classes } of frame.seconds) this.seconds.push({ when: this.now - age, classes });
-    this.newPreemptions = frame.preemptions.map((p) => ({ ...p, when: this.now - p.age }));
-    this.preemptions = [...this.newPreemptions.reverse(), ...this.preemptions].slice(0, 60);
+    this.newPreemptions = frame.preemptions.map((p) => ({ ...p, when: this.now - p.age })).reverse();
     const since = this.now - KEPT_S;
     this.firsts = this.firsts.filter((f) => f.when > since);
     this.seconds = this.seconds.filter((s) => s.when > since);
