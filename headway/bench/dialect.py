@@ -7,12 +7,8 @@ from dataclasses import dataclass
 
 from headway.bench.client import Ask
 from headway.core.types import ServiceClass
+from headway.server.tiers import CLASS_HEADER, Tier
 
-_TIERS = {
-    ServiceClass.REALTIME: "priority",
-    ServiceClass.STANDARD: "default",
-    ServiceClass.BATCH: "flex",
-}
 _LEVELS = {ServiceClass.REALTIME: -100, ServiceClass.STANDARD: 0, ServiceClass.BATCH: 100}
 
 
@@ -42,11 +38,11 @@ class Dialect:
         if self.ignore_eos:
             body["ignore_eos"] = True
         if self.priority == "service_tier":
-            body["service_tier"] = _TIERS[service_class]
+            body["service_tier"] = Tier.of(service_class).word
         elif self.priority == "priority":
             body["priority"] = _LEVELS[service_class]
         elif self.priority == "header":
-            headers = (("X-Headway-Class", service_class.label),)
+            headers = ((CLASS_HEADER, service_class.label),)
         if self.endpoint == "chat":
             body["messages"] = [{"role": "user", "content": prompt}]
             return Ask("/v1/chat/completions", body, headers)

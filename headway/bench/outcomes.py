@@ -8,7 +8,7 @@ from itertools import pairwise
 
 from headway.bench.replay import CUT, Recording, Sample, Strain
 from headway.core.types import ServiceClass
-from headway.simulate.figures import ENOUGH_FOR_P99, Objective, Objectives, Spread
+from headway.simulate.figures import ENOUGH_FOR_P99, Objective, Objectives, Spread, tail_of
 
 _MOST_LATE_S = 0.01
 _MOST_SLIP_S = 0.01
@@ -35,7 +35,7 @@ class ClassOutcome:
     @property
     def tail(self) -> str:
         """The highest percentile that the number of requests carries."""
-        return "p99" if self.requests >= ENOUGH_FOR_P99 else "p90"
+        return tail_of(self.requests)
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ from typing import NoReturn
 from headway.cli.batch_arguments import add_batch
 from headway.cli.bench_arguments import add_bench
 from headway.cli.keys_arguments import add_keys
+from headway.cli.kinds import CLASSES
 from headway.cli.numbers import count, duration
 from headway.cli.serve_options import DATA_DIR, ENGINE_OPTIONS, SERVE_OPTIONS
 from headway.cli.settings import add_options
@@ -102,7 +103,7 @@ def _add_run(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--model", help="GGUF file, Hugging Face folder, or name")
     parser.add_argument(
         "--service-tier",
-        choices=("realtime", "standard", "batch"),
+        choices=CLASSES,
         default="batch",
         help="service class of lines that don't say",
     )

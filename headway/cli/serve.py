@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, replace
+from importlib import import_module
 from typing import TYPE_CHECKING
 
 from headway.batches.desk import BatchDesk
@@ -62,8 +63,7 @@ def run(settings: argparse.Namespace) -> int:
         with ThreadPoolExecutor(1) as loader:
             # The model loads while this thread imports the HTTP libraries, which takes as long.
             loading = loader.submit(load, values.model, options, observers, template)
-            from headway.server import app  # noqa: F401
-
+            import_module("headway.server.app")
             loaded = loading.result()
         house = _House(config, loaded, Observed(metrics, recent), desk)
         if notice:

@@ -2,6 +2,7 @@
 
 import argparse
 
+from headway.cli.kinds import CLASSES
 from headway.cli.numbers import count
 
 
@@ -25,7 +26,7 @@ def add_vllm(parser: argparse.ArgumentParser) -> None:
     )
     serve.add_argument(
         "--default-class",
-        choices=("realtime", "standard", "batch"),
+        choices=CLASSES,
         default="standard",
         help="service class of requests that don't say",
     )

@@ -191,15 +191,7 @@ class Choices:
             released = live.text.take()
             parcel.text, parcel.tokens = released.text, released.tokens
         self._outbox.put(live.mailbox, parcel)
-        decode_s = (
-            0.0 if live.first_s is None or live.last_s is None else live.last_s - live.first_s
-        )
-        request = live.request
-        self._observer.on_finished(
-            RequestEnd(
-                request.service_class, request.tenant, finished.reason, finished.usage, decode_s
-            )
-        )
+        self._observer.on_finished(live.end(finished))
 
     def _step_end(self, news: News) -> StepEnd | None:
         """The step for observers; made before those that ended in it are forgotten."""

@@ -48,9 +48,9 @@ class MaskMaker:
         self._making.pop(request, None)
 
     def accept(self, request: RequestId, token: int) -> bool:
-        """Go on by a sampled token; whether the answer is complete with it. True for choices
-        without a grammar never. Raises what the grammar raises, also for the mask that the token
-        was sampled with."""
+        """Go on by a sampled token; whether the answer is complete with it: never for a choice
+        without a grammar. Raises what the grammar raises, also for the mask that the token was
+        sampled with."""
         row = self._rows.get(request)
         if row is None:
             return False

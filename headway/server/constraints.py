@@ -70,11 +70,7 @@ def toolbox_of(body: ChatBody, model: ServedModel) -> Toolbox | None:
         if name in names[:index]:
             raise bad_request(f"Two tools are called {name!r}.", f"tools[{index}].function.name")
     chosen, forced = _chosen(choice, names)
-    chat = model.chat_format()
-    if not chat.takes_tools:
-        raise bad_request(
-            "This model's chat template has no place for tools.", "tools", "unsupported_field"
-        )
+    chat = model.tool_format()
     if choice == "none":
         return None
     offered = [tool for tool in tools if tool.function.name in chosen]

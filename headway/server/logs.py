@@ -16,8 +16,9 @@ from time import monotonic
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from headway.server.tiers import CLASS_HEADER
+
 REQUEST_ID_HEADER = "X-Request-Id"
-FORMATS = ("text", "json")
 UNKNOWN_ROUTE = "(none)"
 
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._:/+=@-]{1,128}")
@@ -28,7 +29,7 @@ _current: ContextVar[str] = ContextVar("headway_request_id", default="")
 
 def configure_logs(level: str, form: str) -> None:
     """Send this process's logs to standard error. level: of Python's logging, lower case; form:
-    one of FORMATS."""
+    `text` or `json`."""
     handler = logging.StreamHandler()
     handler.setFormatter(JsonFormatter() if form == "json" else TextFormatter())
     logging.basicConfig(level=level.upper(), handlers=[handler])
@@ -97,7 +98,7 @@ class RequestLog:
                 headers = MutableHeaders(scope=message)
                 headers[REQUEST_ID_HEADER] = request_id
                 status = message["status"]
-                service_class = headers.get("X-Headway-Class", "")
+                service_class = headers.get(CLASS_HEADER, "")
             await send(message)
 
         token = _current.set(request_id)

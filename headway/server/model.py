@@ -87,6 +87,16 @@ class ServedModel:
             raise bad_request("This model has no chat template; use /v1/completions.", "messages")
         return self.chat
 
+    def tool_format(self) -> ChatFormat:
+        """The chat template, of a request with tools. Raises ApiError (400) where there is none, or
+        one without a place for them."""
+        chat = self.chat_format()
+        if not chat.takes_tools:
+            raise bad_request(
+                "This model's chat template has no place for tools.", "tools", "unsupported_field"
+            )
+        return chat
+
     def chat_tokens(self, text: str) -> Sequence[int]:
         """Token ids of a rendered conversation. Raises NeverFitsError that names the messages,
         which is what the client sent."""

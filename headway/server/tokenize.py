@@ -104,11 +104,7 @@ class TokenService:
         return self.model.tokens(text, body.prompt is not None if special is None else special)
 
     def _rendered(self, body: TokenizeBody) -> str:
-        chat = self.model.chat_format()
-        if body.tools and not chat.takes_tools:
-            raise bad_request(
-                "This model's chat template has no place for tools.", "tools", "unsupported_field"
-            )
+        chat = self.model.tool_format() if body.tools else self.model.chat_format()
         variables = template_variables(body.chat_template_kwargs, body.tools)
         opened = body.add_generation_prompt is not False
         return chat.render(turns_of(body.messages or []), opened, **variables)

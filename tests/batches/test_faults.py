@@ -206,8 +206,12 @@ def test_a_full_disk_under_the_database_refuses_and_pauses(tmp_path: Path) -> No
         most = database.execute("PRAGMA max_page_count").fetchone()[0]
         database.execute("PRAGMA max_page_count = 1")  # SQLite's own: as many as there are
         http = rig.server.http()
-        order = {"input_file_id": file.id, "endpoint": URL, "completion_window": "24h"}
-        order["metadata"] = {str(i): "m" * 500 for i in range(16)}  # type: ignore[assignment]
+        order = {
+            "input_file_id": file.id,
+            "endpoint": URL,
+            "completion_window": "24h",
+            "metadata": {str(i): "m" * 500 for i in range(16)},
+        }
         answer = http.post("/v1/batches", json=order)
         assert answer.status_code == 507
         assert list(rig.client.batches.list()) == []
