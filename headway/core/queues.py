@@ -6,12 +6,15 @@ at the heads of a few queues, however many wait. Within a queue the order is tha
 
 from collections import Counter
 from collections.abc import Mapping
-from heapq import heappop, heappush, nsmallest
+from heapq import heapify, heappop, heappush, nsmallest
 
 from headway.core.sequence import Sequence
 from headway.core.types import ServiceClass, State
 
 _Heap = list[tuple[int, Sequence]]
+
+_FEW_GONE = 64
+"""Entries of requests that have left, kept behind the head of a queue beside as many as wait."""
 
 
 class TenantCounters:
@@ -65,9 +68,13 @@ class ClassQueue:
         tenant = sequence.request.tenant
         if tenant not in self._waiting:
             self.counters.lift(tenant, list(self._waiting))
-        sizes = self._fresh.setdefault(tenant, {})
-        heappush(sizes.setdefault(need_blocks.bit_length(), []), (sequence.number, sequence))
         self._waiting[tenant] = self._waiting.get(tenant, 0) + 1
+        sizes = self._fresh.setdefault(tenant, {})
+        heap = sizes.setdefault(need_blocks.bit_length(), [])
+        if len(heap) > 2 * self._waiting[tenant] + _FEW_GONE:
+            heap[:] = filter(_waits, heap)
+            heapify(heap)
+        heappush(heap, (sequence.number, sequence))
         self._count += 1
         if self._oldest is not None and sequence.number < self._oldest.number:
             self._oldest = sequence

@@ -95,3 +95,14 @@ def test_a_choice_set_free_late_may_be_the_oldest() -> None:
 def test_an_empty_queue_has_nobody() -> None:
     queue = ClassQueue()
     assert (queue.head(), queue.oldest(), queue.leading(3), len(queue)) == (None, None, [], 0)
+
+
+def test_those_who_leave_behind_a_head_that_stays_are_forgotten() -> None:
+    world = world_of()
+    head = waiting(world, make_request(1, BATCH, 100))
+    for i in range(2, 502):
+        world.leave(waiting(world, make_request(i, BATCH, 100)), FinishReason.ABORT)
+    last = waiting(world, make_request(600, BATCH, 100))
+    queue = world.queues[BATCH]
+    assert queue.leading(9) == [head, last]
+    assert sum(len(heap) for sizes in queue._fresh.values() for heap in sizes.values()) < 100
