@@ -29,16 +29,17 @@ def core_request(
 @pytest.mark.parametrize("host_blocks", [40, 6])
 def test_a_block_is_nobodys_while_one_lane_still_copies_it(alone: Ask, host_blocks: int) -> None:
     """[K2, vllm #45704, sglang #30899] Realtime prompts displace batch streams; the other lane goes
-    on computing, and taking blocks, while the slow copies have not begun."""
+    on computing, and taking blocks that small prompts left over, while the slow copies have not
+    begun."""
     rng = random.Random(host_blocks)
-    arrivals = [(0, core_request(i, prompt_of(i, 20 + 5 * i), 60, BATCH)) for i in range(8)]
-    for i in range(8, 40):
-        prompt = prompt_of(i % 6, 40 + 30 * (i % 6))
-        arrivals.append((rng.randrange(4, 400), core_request(i, prompt, 2, REALTIME)))
+    arrivals = [(0, core_request(i, prompt_of(i, 20 + 5 * i), 90, BATCH)) for i in range(8)]
+    for i in range(8, 72):
+        prompt = prompt_of(i % 6, 10 + 40 * (i % 6))
+        arrivals.append((rng.randrange(4, 900), core_request(i, prompt, 2, REALTIME)))
     machine = Machine(kv_blocks=20, host_blocks=host_blocks)
     executor, clock = NativeExecutor(WEIGHTS, machine.sizes), ManualClock()
     scheduler = Scheduler(executor.capacity, SchedulerConfig())
-    conductor = Conductor(executor, clock, slow_copy_s=0.002)
+    conductor = Conductor(executor, clock, slow_copy_s=0.01)
     lanes = RealLanes(scheduler, conductor, clock)
     try:
         lanes.run(arrivals)

@@ -26,7 +26,7 @@ _TALK: list[Mapping[str, object]] = [
 ]
 _WORDS = [
     *(b"null", b"[]", b"{}", b'""', b"-1", b"1e999", b"NaN", b'"\\ud800"', b"true", b"\xff\xfe"),
-    *(b"[" * 300, b'{"a":' * 300, b"\0" * 16, b"\n", b"\r\n", b"\xef\xbb\xbf", b"\xf0\x9f"),
+    *(b"[" * 2000, b'{"a":' * 700, b"\0" * 16, b"\n", b"\r\n", b"\xef\xbb\xbf", b"\xf0\x9f"),
 ]
 _TEMPLATE_WORDS = [
     *(b"{{", b"}}", b"{%", b"%}", b"{% endfor %}", b"{% for a in range(999999999) %}", b"{#"),
