@@ -44,12 +44,14 @@ class Plan:
 
 @dataclass
 class Report:
-    """How it went; without faults all was well. restart_s: from SIGTERM to being ready again."""
+    """How it went; without faults all was well. restart_s: from SIGTERM to being ready again.
+    preempted: by class and kind, of the second server."""
 
     ledger: Ledger
     memory: list[Growth] = field(default_factory=list)
     looks: int = 0
     restart_s: float = 0.0
+    preempted: dict[str, float] = field(default_factory=dict)
 
     @property
     def faults(self) -> list[str]:
@@ -90,6 +92,12 @@ class _Soak:
                 await self._restart()
                 await self._life()
             self._report.faults.extend(await asyncio.to_thread(at_rest, self._server))
+            gauges = await asyncio.to_thread(self._server.gauges)
+            self._report.preempted = {
+                name: count
+                for name, count in gauges.items()
+                if name.startswith("headway_preemptions_total") and count
+            }
             await self._traffic.crowd(self._plan.crowd)
             self._report.faults.extend(await asyncio.to_thread(at_rest, self._server))
         finally:
@@ -147,6 +155,7 @@ def summary(report: Report) -> str:
     ledger = report.ledger
     rows = [f"{n:9,}  {kind}: {what}" for (kind, what), n in sorted(ledger.outcomes.items())]
     rows += [f"memory of server {i}: {grown}" for i, grown in enumerate(report.memory, 1)]
+    rows += [f"{count:9,.0f}  {name}" for name, count in report.preempted.items()]
     rows.append(f"stopped and started in {report.restart_s:.1f} s; green {report.looks:,} times")
     rows.append(f"{ledger.requests:,} requests, {len(report.faults)} faults")
     return "\n".join([*rows, *report.faults[:50]])

@@ -21,3 +21,4 @@ def test_mixed_traffic_loses_nothing_and_leaves_nothing_behind(tmp_path: Path) -
         assert outcomes["in a hurry", how] > 0, summary(report)
     assert outcomes["batch job", "completed"] > 0
     assert len(report.memory) == 2
+    assert report.preempted, "the pool was never short"
