@@ -5,7 +5,7 @@ import sys
 from typing import cast
 
 import httptools
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 MAX_HEAD_BYTES = 64 * 1024
 """Request line and headers of one request, beyond the first piece that is read from the socket."""
@@ -102,11 +102,16 @@ class Connection(HeadLimit):
         self._window_s = self.loop.time()
         self._paused_s: float | None = None
         self._closing_s: float | None = None
+        self._cycles: list[RequestResponseCycle] = []
         self._look_later()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The connection has ended."""
         self._timer.cancel()
+        for cycle in self._cycles:  # uvicorn tells the latest only, which may still be waiting
+            if not cycle.response_complete:
+                cycle.disconnected = True
+            cycle.message_event.set()
         super().connection_lost(exc)
 
     def on_message_begin(self) -> None:
@@ -118,6 +123,10 @@ class Connection(HeadLimit):
         """Its head is there, and now the body."""
         self._open_window()
         super().on_headers_complete()
+        # More than one where the client sends the next before it has its answer.
+        self._cycles = [cycle for cycle in self._cycles if not cycle.response_complete]
+        if self.cycle is not None and self.cycle not in self._cycles:
+            self._cycles.append(self.cycle)
 
     def on_message_complete(self) -> None:
         """It is there."""

@@ -49,6 +49,21 @@ def test_a_client_that_goes_aborts_its_request(stream: bool, hard: bool, hold_af
         assert gauges['headway_requests{service_class="standard",state="running"}'] == 0
 
 
+@pytest.mark.parametrize("hard", [False, True])
+def test_the_first_of_pipelined_requests_is_aborted_too(hard: bool) -> None:
+    engine = FakeEngine(Script(b"abcdef", hold_after=2))
+    body = json.dumps({"model": MODEL, "prompt": "x", "stream": True})
+    head = f"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n"
+    with live_server(engine) as server:
+        connection = socket.create_connection((server.host, server.port), timeout=5)
+        connection.sendall((head + body).encode() * 3)
+        eventually(lambda: len(engine.live) == 1)
+        reset(connection) if hard else connection.close()
+        eventually(lambda: engine.live == [])
+        assert engine.aborted == 1
+    assert len(engine.submitted) == 1
+
+
 def test_all_prompts_of_a_request_are_aborted() -> None:
     engine = FakeEngine(Script(b"abcdef", hold_after=2))
     with live_server(engine) as server:
