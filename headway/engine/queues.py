@@ -38,14 +38,14 @@ class WaitingRoom:
 
     def enter(self, burden: Burden, limited: bool = True) -> None:
         """Count a request, all of it or nothing. Raises OverloadedError beyond a limit, unless it
-        is not `limited`. One request alone may have more tokens than the limit."""
+        is not `limited`. One request alone may have more than the limit: to wait would not help."""
         service_class, choices, tokens = burden.service_class, burden.choices, burden.tokens
         with self._lock:
             waiting, waiting_tokens = self._choices[service_class], self._tokens[service_class]
             most, most_tokens = (
                 limits.of(service_class) for limits in (self._limits, self._token_limits)
             )
-            if limited and waiting + choices > most:
+            if limited and waiting and waiting + choices > most:
                 raise self._full(service_class, f"{waiting:,} {service_class.label} requests")
             if limited and waiting and waiting_tokens + tokens > most_tokens:
                 words = f"{service_class.label} requests of {waiting_tokens:,} tokens"

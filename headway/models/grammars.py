@@ -82,8 +82,8 @@ def source_of(
         their names.
     Raises GrammarError for what JSON can't hold.
     """
-    framed = [lark_part(frame), {"name": "answer", **part}] if frame else [part]
-    named = [{"name": name, **other} for name, other in others.items()]
+    framed = [lark_part(frame), {**part, "name": "answer"}] if frame else [part]
+    named = [{**other, "name": name} for name, other in others.items()]
     try:
         return json.dumps({"grammars": framed + named})
     except (ValueError, RecursionError) as error:

@@ -37,6 +37,8 @@ def test_one_request_alone_may_be_longer_than_the_limit() -> None:
     waiting = room(ManualClock())
     waiting.enter(Burden(BATCH, 1, 5000))
     wait_s(waiting, Burden(BATCH, 1, 1))
+    waiting.enter(Burden(STANDARD, 101, 1))
+    wait_s(waiting, Burden(STANDARD, 1, 1))
 
 
 def test_what_is_not_limited_is_counted_and_let_in() -> None:

@@ -12,7 +12,11 @@ from headway.models.grammars import (
     Grammar,
     GrammarCompiler,
     GrammarError,
+    GrammarPart,
+    choice_part,
+    either_source,
     json_part,
+    lark_part,
     regex_part,
     source_of,
 )
@@ -85,6 +89,17 @@ def test_schemas(schema: Mapping[str, object], good: list[str], bad: list[str]) 
         assert taken(grammar, text) == len(text)
     for text in bad:
         assert taken(grammar, text) < len(text)
+
+
+@pytest.mark.parametrize(
+    "part", [regex_part("[a-c]+"), choice_part(["ab", "abc"]), lark_part('start: "a" /[bc]+/')]
+)
+def test_every_kind_of_grammar_fits_into_a_frame_and_beside_another(part: GrammarPart) -> None:
+    framed = BYTES.compile(source_of(part, 'start: "<" @answer ">"'), "field")
+    assert taken(framed, "<abc>") == 5 and taken(framed, "<abd>") == 3
+    other = lark_part('start: "call " /[0-9]/')
+    either = BYTES.compile(either_source({"content": part, "calls": other}), "field")
+    assert taken(either, "abc") == 3 and taken(either, "call 7") == 6
 
 
 def test_lark_and_regular_expressions() -> None:
