@@ -83,9 +83,12 @@ class Places:
 
 
 def places(settings: argparse.Namespace, environment: Mapping[str, str]) -> Places:
-    """The places that a command line and the environment name."""
+    """The places that a command line and the environment name. Raises ConfigError for a file
+    without a name: a script's variable that was not set, most often."""
     flags = vars(settings)
     file = flags.get("config") or environment.get(CONFIG_VARIABLE)
+    if file == "":
+        raise ConfigError(f"{CONFIG_VARIABLE} is empty")
     return Places(flags, environment, None if file is None else Path(str(file)))
 
 

@@ -28,6 +28,9 @@ _LIMITS = llguidance.LLParserLimits(
     verbose_errors=False,
 )
 
+_NO_TEXT = "NoExtensionBias"
+"""llguidance's word for a grammar where nothing may follow, and which isn't complete."""
+
 _KEPT = 64
 """Grammars kept compiled: a job of many lines has one schema."""
 
@@ -201,6 +204,8 @@ def _compiled(tokenizer: llguidance.LLTokenizer, source: str, param: str) -> Gra
     try:
         return Grammar(matcher)
     except GrammarError as error:
+        if _NO_TEXT in str(error):
+            raise InvalidRequestError(f"'{param}' allows no text at all.", param) from error
         raise InvalidRequestError(f"'{param}' is too complex: {error}.", param) from error
 
 

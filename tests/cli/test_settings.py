@@ -148,3 +148,8 @@ def test_the_reference_page_is_current() -> None:
     page = (ROOT / "docs/configuration.md").read_text()
     assert page == reference(), "headway config reference > docs/configuration.md"
     assert all(f"| `{option.name}`" in page for option in SERVE_OPTIONS)
+
+
+def test_a_file_without_a_name_is_an_error() -> None:
+    with pytest.raises(ConfigError, match="HEADWAY_CONFIG is empty"):
+        settings("", {"HEADWAY_CONFIG": ""})

@@ -102,6 +102,12 @@ def test_every_kind_of_grammar_fits_into_a_frame_and_beside_another(part: Gramma
     assert taken(either, "abc") == 3 and taken(either, "call 7") == 6
 
 
+@pytest.mark.parametrize("lark", ["start: start", r"start: /[^\s\S]/", "start: a\na: b\nb: a"])
+def test_a_grammar_of_nothing_says_so(lark: str) -> None:
+    with pytest.raises(InvalidRequestError, match="allows no text at all"):
+        BYTES.compile(source_of(lark_part(lark)), "grammar")
+
+
 def test_lark_and_regular_expressions() -> None:
     assert taken(BYTES.compile(source_of(regex_part("[0-9]+!")), "regex"), "2024!") == 5
     lark = 'start: greeting " " NAME\ngreeting: "hello" | "bye"\nNAME: /[A-Z][a-z]+/'
