@@ -80,12 +80,16 @@ class Backend:
     """What computes: "native", the CPU's own kernels, or "torch" on a device.
 
     device: "cpu", "cuda" or "cuda:N". dtype: "bf16", "fp16", "fp32" or "auto", which is bf16 on a
-        GPU and fp32 on a CPU.
+        GPU and fp32 on a CPU. Both are torch's: ConfigError for others than the defaults elsewhere.
     """
 
     executor: str = "native"
     device: str = "cpu"
     dtype: str = "auto"
+
+    def __post_init__(self) -> None:
+        if self.executor == "native" and (self.device, self.dtype) != ("cpu", "auto"):
+            raise ConfigError("--device and --dtype need --executor torch")
 
     @property
     def floats(self) -> str:

@@ -8,6 +8,7 @@ import tokenizers
 from tokenizers import models, pre_tokenizers
 
 from headway.assembly import (
+    Backend,
     EngineOptions,
     Sizes,
     block_bytes,
@@ -35,6 +36,13 @@ def tiny_model() -> LoadedModel:
     tokenizer = Tokenizer(core, Spelling.BYTE_LEVEL, SpecialIds(), len(alphabet))
     weights = tiny_weights(Tiny(vocab=256))
     return LoadedModel(weights, tokenizer, None, frozenset({7}), "tiny", ())
+
+
+def test_a_gpu_is_not_promised_in_silence() -> None:
+    for backend in ({"device": "cuda"}, {"dtype": "bf16"}):
+        with pytest.raises(ConfigError, match="need --executor torch"):
+            Backend(**backend)
+    assert Backend("torch", "cuda", "bf16").floats == "bf16"
 
 
 def test_engine_around_a_tiny_model_answers() -> None:
