@@ -99,8 +99,11 @@ class Witness(Scheduler):
     def _with_room(self, heads: Iterable[Sequence], now: float) -> Iterable[str]:
         """Heads that need no more than free + evictable - headroom - reserved, with a seat left."""
         world = self._world
-        headroom = Residency(world, Lane.UNIFIED, now).headroom_blocks(ServiceClass.BATCH)
+        residency = Residency(world, Lane.UNIFIED, now)
         for head in heads:
+            # For its own class and those above; a lower class's resident that ends soon makes room,
+            # so that of all classes may be less.
+            headroom = residency.headroom_blocks(head.rank)
             promoted = [s for s in world.promoted if s is not head]
             held_back = [s for s in promoted if s.state is not State.RUNNING]
             reserved = sum(world.demand(s, Lane.UNIFIED) for s in held_back)
