@@ -26,15 +26,21 @@ REALTIME, STANDARD, BATCH = ServiceClass
 
 @dataclass(frozen=True)
 class Phases:
-    """Steps last by lane; a unified one as long as both."""
+    """Steps last by lane; a unified one as long as both.
+
+    token_s: added for each prompt token; where it is 0, computing again costs nothing, and nobody
+        is swapped.
+    """
 
     prefill_s: float = 0.02
     decode_s: float = 0.005
     copy_s: float = 0.0
+    token_s: float = 0.0
 
     def __call__(self, plan: StepPlan) -> StepTiming:
         seconds = {Lane.PREFILL: self.prefill_s, Lane.DECODE: self.decode_s}
         compute_s = seconds.get(plan.lane, self.prefill_s + self.decode_s) if plan.chunks else 0.0
+        compute_s += self.token_s * sum(len(c.tokens) for c in plan.chunks if len(c.tokens) > 1)
         return StepTiming(
             copy_out_s=len(plan.swap_out) * self.copy_s,
             copy_in_s=len(plan.swap_in) * self.copy_s,
@@ -79,7 +85,7 @@ def test_many_requests_match_their_oracles(restless: bool, host_blocks: int) -> 
     chooser = Restless(3, (Arrangement(1, 1), Arrangement())) if restless else None
     capacity = make_capacity(kv_blocks=16, host_blocks=host_blocks, max_seqs=6, units=2)
     script = Script(eos_id=EOS, eos_probability=0.02)
-    duration = Phases(prefill_s=0.004, decode_s=0.002, copy_s=0.0005)
+    duration = Phases(prefill_s=0.004, decode_s=0.002, copy_s=0.0005, token_s=0.0002)
     prompts = [make_prompt(i, 10 + 4 * i) for i in range(24)]
     with running(split_rig(capacity, duration, chooser=chooser, script=script)) as rig:
         generations = []
