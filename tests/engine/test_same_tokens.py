@@ -112,7 +112,7 @@ def test_64_requests_under_pressure_equal_themselves_alone(lanes: str) -> None:
     asked = requests()
     options = NativeOptions(
         kv_blocks=84,
-        host_blocks=24,
+        host_blocks=4,
         max_seqs=24,
         max_step_tokens=48,
         max_model_len=256,
