@@ -27,7 +27,7 @@ SANITIZED := tests/native/test_activations.py tests/native/test_gemm.py tests/na
 NATIVE := CMakeLists.txt $(shell find native -type f 2>/dev/null)
 
 .DEFAULT_GOAL := help
-.PHONY: help serve test test-web check bench bench-cpu kills sanitize tsan test-torch test-vllm fuzz-http fuzz-readers soak format clean preflight
+.PHONY: help serve test test-web check bench bench-cpu kills sanitize tsan scenarios test-torch test-vllm fuzz-http fuzz-readers soak format clean preflight
 
 
 help:  ## what there is to make
@@ -70,6 +70,10 @@ bench-cpu: $(VENV)/.headway  ## the CPU engine beside its limits and PEERS="--ll
 	model=$$($(BIN)/python -c 'from headway.models.pull import pull; print(pull())') && \
 	$(BIN)/python bench/roofline.py "$$model" $(ARGS) && \
 	$(BIN)/python bench/peers/compare.py "$$model" $(PEERS)
+
+scenarios: $(VENV)/.headway $(VENV)/.dev  ## ten times the scheduler's random scenarios, new ones
+	SCENARIOS_TIMES=$(or $(TIMES),10) $(BIN)/python -m pytest tests/core \
+		--hypothesis-profile=search $(ARGS)
 
 kills: $(VENV)/.headway $(VENV)/.dev  ## batch jobs under SIGKILL, 200 times (some minutes)
 	$(BIN)/python -m tests.batches.kill $(ARGS)

@@ -4,8 +4,15 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 from headway.models.pull import pull
+
+# The same examples in every run, so that a change is judged by itself; `make scenarios` looks for
+# others with --hypothesis-profile=search.
+settings.register_profile("seeded", derandomize=True)
+settings.register_profile("search", print_blob=True)
+settings.load_profile("seeded")
 
 
 @pytest.fixture(scope="session")

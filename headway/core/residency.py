@@ -57,8 +57,18 @@ class Residency:
         ahead = [s for s in self.waiting_promoted() if s is not sequence]
         return sum(self._world.demand(s, self.lane, dropped) for s in (sequence, *ahead))
 
-    def _reserved_seats(self, but: Sequence) -> int:
-        return sum(1 for s in self._world.promoted if not s.seated and s is not but)
+    def _reserved_seats(self, sequence: Sequence) -> int:
+        """Seats kept from the request for promoted ones. One that still lacks blocks keeps none
+        from a resident: those blocks may be the resident's, and only a seat lets it finish."""
+        seatless = [s for s in self._world.promoted if not s.seated and s is not sequence]
+        if seatless and sequence.state is State.RUNNING:
+            free = self._world.device.available(self.lane)
+            seatless = [
+                s
+                for s in seatless
+                if s.state is State.RUNNING or self._world.demand(s, self.lane) <= free
+            ]
+        return len(seatless)
 
     # --- growth ------------------------------------------------------------------------------
 

@@ -147,9 +147,9 @@ class Simulation:
         for _ in range(max_steps):
             if self.finished:
                 return
-            before = len(self.plans)
+            before, before_s = len(self.plans), self.clock()
             committed = self.step()
-            if len(self.plans) > before or committed != Committed():
+            if len(self.plans) > before or self.clock() > before_s or committed != Committed():
                 idle_steps = 0
                 continue
             idle_steps += 1

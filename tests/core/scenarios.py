@@ -1,8 +1,10 @@
 """How many random scenarios these tests try: a machine, a load, and a scheduler run to its end.
 
 python -m tests.core.scenarios     the table and its sum
+make scenarios                     ten times as many, new ones each time
 """
 
+import os
 from collections.abc import Mapping
 
 from hypothesis import HealthCheck, settings
@@ -23,10 +25,15 @@ SCENARIOS: Mapping[str, int] = {
 }
 
 
+_TIMES = int(os.environ.get("SCENARIOS_TIMES", "1"))
+
+
 def scenarios(name: str) -> settings:
     """Hypothesis's settings for one of them. Without deadlines: others use the machine too."""
     return settings(
-        max_examples=SCENARIOS[name], deadline=None, suppress_health_check=list(HealthCheck)
+        max_examples=_TIMES * SCENARIOS[name],
+        deadline=None,
+        suppress_health_check=list(HealthCheck),
     )
 
 

@@ -91,3 +91,19 @@ def test_a_promoted_resident_gets_its_seat_back_as_soon_as_there_is_one() -> Non
     world.leave(above, FinishReason.LENGTH)
     promote_at(world, 51.0)
     assert batch.seated
+
+
+@pytest.mark.parametrize(("prompt", "seated"), [(180, True), (100, False)])
+def test_a_promoted_request_keeps_a_seat_only_from_whom_it_does_not_wait_for(
+    prompt: int, seated: bool
+) -> None:
+    """It lacks blocks that a paused resident holds: without a seat that one would never end."""
+    world = reserving(Reserve(guard_s=1.0), max_seqs=1)
+    paused = decoding(world, make_request(1, STANDARD, 150))
+    above = decoding(world, make_request(2, REALTIME, 20)) if not seated else None
+    world.roster.unseat(paused)
+    waiting(world, make_request(3, BATCH, prompt))
+    assert promote_at(world, 50.0) == [3]
+    if above is not None:
+        world.leave(above, FinishReason.LENGTH)
+    assert Residency(world, Lane.UNIFIED, 51.0).try_seat(paused) is seated
