@@ -78,6 +78,8 @@ class Jobs:
     async def _check(self, job: dict[str, Any], lines: list[str]) -> None:
         good = await self._results(job["output_file_id"])
         bad = await self._results(job["error_file_id"])
+        if job["status"] == "cancelled" and job["in_progress_at"] is None:
+            lines = []  # cancelled while it was being validated: no line of it was taken up
         numbers = sorted(int(result["id"].rpartition("_")[2]) for result in good + bad)
         if numbers != list(range(1, len(lines) + 1)):
             raise LostError(f"{len(lines)} lines were answered as {numbers}")
