@@ -4,8 +4,10 @@
 
 Prints GOP/s (a multiply and an add are two) by number of tokens, and for one token the GB/s of
 weights beside what plain reading reaches. Best of many: on a shared machine others only ever add
-time. The first shape stays in the L2 cache and shows the tiles themselves; the others walk over
-copies enough to come from memory.
+time. The first shape stays in the L2 cache and shows the tiles themselves, each thread with a
+product of its own; the others walk over copies enough to come from memory, each thread with its
+share of every product. Threads wait for nobody in between, and what calling from Python takes is
+left out.
 """
 
 import argparse
@@ -13,9 +15,10 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from itertools import count
+from itertools import pairwise
 
 import numpy as np
+import numpy.typing as npt
 
 from headway import _native
 
@@ -24,10 +27,12 @@ HOT = "128x768"
 SHAPES = (HOT, "960x576", "3072x576", "576x1536", "49152x576", "14336x4096", "4096x14336")
 TOKENS = (1, 2, 4, 8, 16, 32, 64, 256)
 COLD_BYTES = 128 << 20
-RUN_BYTES = 8 << 20  # of one thread, where the start of a run should not show
+PIECE_BYTES = 2 << 20
 BUDGET_S = 0.3
+WINDOW_S = 0.01  # long beside handing it to a thread, short beside the quiet between neighbours
 
-Work = Callable[[int, int], None]  # one thread's share of a run: index of the run, of the thread
+Int64s = npt.NDArray[np.int64]
+Work = Callable[[int, int], None]  # one thread's part of a run: number of the run, of the thread
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,56 +42,69 @@ class Machine:
     threads: int
     pool: ThreadPoolExecutor
 
-    def best_s(self, work: Work) -> float:
-        """Seconds of the fastest of the runs that the budget of time has room for."""
-        fastest, end = float("inf"), time.perf_counter() + BUDGET_S
-        for run in count():
-            start = time.perf_counter()
-            if start > end:
-                break
-            others = [self.pool.submit(work, run, i) for i in range(1, self.threads)]
-            work(run, 0)
-            for other in others:
-                other.result()
-            fastest = min(fastest, time.perf_counter() - start)
-        return fastest
+    def run_s(self, work: Work) -> float:
+        """Seconds that a thread takes for a run while all threads make runs: the mean of the best
+        of the windows that the budget of time has room for, with one run a thread at least."""
+        done = [0] * self.threads
 
-    def reading_gb_s(self) -> float:
-        """GB/s of adding up an array that no cache holds."""
-        pieces = np.ones(COLD_BYTES // 8, dtype=np.int64).reshape(-1, self.threads, RUN_BYTES // 8)
-        seconds = self.best_s(lambda run, thread: pieces[run % len(pieces), thread].sum())
-        return RUN_BYTES * self.threads / seconds / 1e9
+        def window(thread: int, begin_s: float) -> float:
+            first = done[thread]
+            while (now_s := time.perf_counter()) < begin_s + WINDOW_S or done[thread] == first:
+                work(done[thread], thread)
+                done[thread] += 1
+            return (done[thread] - first) / (now_s - begin_s)
+
+        most, end_s = 0.0, time.perf_counter() + BUDGET_S
+        while (begin_s := time.perf_counter()) < end_s or not most:
+            others = [self.pool.submit(window, i, begin_s) for i in range(1, self.threads)]
+            rate = window(0, begin_s) + sum(other.result() for other in others)
+            most = max(most, rate)
+        return self.threads / most
+
+    def to_read(self, nbytes: int) -> Int64s:
+        """An array of about so many bytes [pieces, threads, items of a piece]."""
+        pieces = -(-nbytes // (self.threads * PIECE_BYTES))
+        return np.ones((pieces, self.threads, PIECE_BYTES // 8), dtype=np.int64)
+
+    def reading_gb_s(self, array: Int64s) -> float:
+        """GB/s of adding it up from end to end, again and again."""
+        seconds = self.run_s(lambda run, thread: array[run % len(array), thread].sum())
+        return PIECE_BYTES * self.threads / seconds / 1e9
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A matrix on an instruction path, in copies enough for the caches not to hold them."""
+    """A matrix on an instruction path: hot in cache, or in copies enough for none to hold them."""
 
     isa: _native.Isa
     copies: list[_native.PackedMatrix]
-    threads: int
 
-    def copies_a_run(self, tokens: int) -> int:
-        """One on a single thread; else so many that handing out the shares does not show."""
-        work_bytes = self.copies[0].nbytes * tokens
-        return 1 if self.threads == 1 else max(1, RUN_BYTES * self.threads // work_bytes)
+    @property
+    def hot(self) -> bool:
+        """Whether each thread makes whole products."""
+        return len(self.copies) == 1
 
-    def work(self, tokens: int) -> Work:
-        """Products of so many tokens with the next copies, panels split among the threads."""
+    def product_s(self, machine: Machine, tokens: int) -> float:
+        """Seconds a product of so many tokens, by all threads together."""
+        call_s = Machine(1, machine.pool).run_s(self._work(tokens, [(0, 0)]))
+        panels, threads = self.copies[0].panels, machine.threads
+        edges = [panels * i // threads for i in range(threads + 1)]
+        shares = [(0, panels)] * threads if self.hot else list(pairwise(edges))
+        seconds = machine.run_s(self._work(tokens, shares)) - call_s
+        return seconds / threads if self.hot else seconds
+
+    def _work(self, tokens: int, shares: list[tuple[int, int]]) -> Work:
+        """Products with one copy after the other; a share, in panels, for each thread."""
         matrix = self.copies[0]
         x = np.random.default_rng(0).normal(size=(tokens, matrix.cols)).astype(np.float32)
         acts = _native.quantize(self.isa, x)
-        out = np.empty((tokens, matrix.rows), dtype=np.float32)
+        outs = [np.empty((tokens, matrix.rows), dtype=np.float32) for _ in shares]
 
-        each = self.copies_a_run(tokens)
+        def part(run: int, thread: int) -> None:
+            copy = self.copies[run % len(self.copies)]
+            _native.gemm(self.isa, copy, acts, outs[thread], (0, tokens), shares[thread])
 
-        def share(run: int, thread: int) -> None:
-            first, last = (matrix.panels * i // self.threads for i in (thread, thread + 1))
-            for i in range(run * each, (run + 1) * each):
-                copy = self.copies[i % len(self.copies)]
-                _native.gemm(self.isa, copy, acts, out, (0, tokens), (first, last))
-
-        return share
+        return part
 
 
 def packed_copies(name: str, shape: str) -> list[_native.PackedMatrix]:
@@ -108,7 +126,7 @@ def fits(name: str, shape: str) -> bool:
 
 def print_table(machine: Machine, name: str, isa: _native.Isa, shapes: list[str]) -> None:
     """One line a shape."""
-    reading = machine.reading_gb_s()
+    reading = machine.reading_gb_s(machine.to_read(COLD_BYTES))
     print(f"\n{name} {isa.name}, threads {machine.threads}; plain reading {reading:.1f} GB/s")
     print(
         f"{'GOP/s by tokens':18}" + "".join(f"{tokens:>8}" for tokens in TOKENS) + "    GB/s at 1"
@@ -116,11 +134,11 @@ def print_table(machine: Machine, name: str, isa: _native.Isa, shapes: list[str]
     for shape in shapes:
         if not fits(name, shape):
             continue
-        case = Case(isa, packed_copies(name, shape), machine.threads)
+        case = Case(isa, packed_copies(name, shape))
         matrix = case.copies[0]
         line, rate = f"{shape + (' hot' if shape == HOT else ''):18}", 0.0
         for tokens in TOKENS:
-            seconds = machine.best_s(case.work(tokens)) / case.copies_a_run(tokens)
+            seconds = case.product_s(machine, tokens)
             line += f"{2e-9 * tokens * matrix.rows * matrix.cols / seconds:8.0f}"
             rate = matrix.nbytes / seconds / 1e9 if tokens == 1 else rate
         print(f"{line}{rate:13.1f}", flush=True)

@@ -63,19 +63,13 @@ class Limits:
         self._machine = machine
         self._work = work
         isa = _native.best_isa()
-        self._hot = {name: Case(isa, packed_copies(name, HOT), 1) for name in work.ops}
-        each = -(-work.bytes // (machine.threads * 8))
-        self._as_weights = np.ones((machine.threads, each), dtype=np.int64)
-        self._large = np.ones((machine.threads, GIB // (machine.threads * 8)), dtype=np.int64)
+        self._arrays = [machine.to_read(nbytes) for nbytes in (work.bytes, GIB)]
+        self._hot = {name: Case(isa, packed_copies(name, HOT)) for name in work.ops}
 
     def reading_gb_s(self) -> tuple[float, float]:
         """Of as many bytes as the weights', and of a GiB."""
-        first, second = (self._reading(a) for a in (self._as_weights, self._large))
-        return first, second
-
-    def _reading(self, pieces: np.ndarray) -> float:
-        seconds = self._machine.best_s(lambda _, thread: pieces[thread].sum())
-        return pieces.nbytes / seconds / 1e9
+        as_weights, large = map(self._machine.reading_gb_s, self._arrays)
+        return as_weights, large
 
     def computing_s(self) -> float:
         """Seconds that 64 rows take at the rate of products hot in cache, on all cores."""
@@ -84,9 +78,8 @@ class Limits:
     def _peak(self, name: str) -> float:
         """Operations a second of all cores, each with the whole product to itself."""
         case = self._hot[name]
-        matrix, work = case.copies[0], case.work(64)
-        seconds = self._machine.best_s(lambda run, _: work(run, 0))
-        return 2 * 64 * matrix.rows * matrix.cols * self._machine.threads / seconds
+        matrix = case.copies[0]
+        return 2 * 64 * matrix.rows * matrix.cols / case.product_s(self._machine, 64)
 
 
 def main() -> None:
