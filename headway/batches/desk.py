@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from headway.batches.ballast import Ballast
 from headway.batches.disk import FileFolder, FolderLock, Upload, Write
 from headway.batches.store import Store
 from headway.batches.types import (
@@ -82,7 +83,7 @@ class BatchDesk:
         write: Write = os.write,
     ) -> None:
         """Open or create the folder. Raises ConfigError if another process uses it, its database
-        is of a newer version, or it can't be written."""
+        is of a newer version, or it can't be written, for want of room for example."""
         self.folder = folder
         self.clock = clock
         self.changed: Callable[[], None] = lambda: None
@@ -92,13 +93,18 @@ class BatchDesk:
             self._lock = FolderLock(folder / "lock")
         except OSError as error:
             raise ConfigError(f"can't use {folder}: {error.strerror or error}") from error
+        self._ballast = Ballast(folder / "ballast")
         try:
-            self.store = Store(folder / "headway.db")
+            self.store = self._ballast.spend(lambda: Store(folder / "headway.db"))
             self.files = FileFolder(folder / "files", write)
             self.files.sweep(self.store.known_ids())
+        except (OSError, StorageFullError) as error:
+            self._lock.release()
+            raise ConfigError(f"can't use {folder}: {error}") from error
         except BaseException:
             self._lock.release()
             raise
+        self._ballast.refill()
         self._guard = threading.Lock()
         self._arriving: dict[str, int] = {}
 
@@ -137,13 +143,16 @@ class BatchDesk:
         return self.files.path(self.file(id, tenant).id)
 
     def delete_file(self, id: str, tenant: str) -> None:
-        """Delete a file. Raises NotFoundError, or ConflictError while a live job reads it."""
-        if not self.store.remove_file(id, tenant):
+        """Delete a file. Raises NotFoundError, ConflictError while a live job reads it, or, where
+        a full disk has no room even for that, StorageFullError."""
+        if not self._ballast.spend(lambda: self.store.remove_file(id, tenant)):
             raise NotFoundError(f"There is no file {id!r}.")
         self.files.remove(id)
+        self._ballast.refill()
 
     def delete_expired(self) -> None:
-        """Delete files whose time is over."""
+        """Delete files whose time is over. Raises StorageFullError."""
+        self._ballast.refill()
         for file in self.store.expired_files(self.clock()):
             try:
                 self.delete_file(file.id, file.tenant)
@@ -164,6 +173,7 @@ class BatchDesk:
                 "input_file_id",
             )
         self._require_room(0)
+        self._ballast.refill()
         now_s, key = self.clock(), secrets.token_hex(12)
         results = Results(f"file-{secrets.token_hex(12)}", f"file-{secrets.token_hex(12)}")
         expires_s = math.ceil(now_s + order.window_s)
@@ -184,10 +194,10 @@ class BatchDesk:
         return self.store.jobs(tenant, page)
 
     def cancel(self, id: str, tenant: str) -> Job:
-        """Ask for a job's end; without effect on one being cancelled. Raises NotFoundError, or
-        ConflictError if it has ended or is about to."""
+        """Ask for a job's end; without effect on one being cancelled. Raises NotFoundError,
+        ConflictError if it has ended or is about to, or StorageFullError as for `delete_file`."""
         job = self.job(id, tenant)
-        if self.store.move(id, Status.CANCELLING, self.clock()):
+        if self._ballast.spend(lambda: self.store.move(id, Status.CANCELLING, self.clock())):
             self.changed()
             return self.job(id, tenant)
         job = self.job(id, tenant)

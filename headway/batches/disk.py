@@ -3,6 +3,7 @@
 data folder/
   lock           held by the one process that uses the folder
   headway.db     entries of files and jobs (SQLite)
+  ballast        room for the deletions and cancellations that a full disk needs
   files/ID       contents; result files of live jobs grow here too, before they have an entry
   files/ID.part  an upload that is still coming in
 """

@@ -11,6 +11,7 @@ from headway.batches.types import Answerer, Job, Status
 from headway.batches.window import Window, WindowLimits
 from headway.batches.work import JobWork, Shop, WorkOptions
 from headway.core.request import Snapshot
+from headway.errors import StorageFullError
 
 _LOG = logging.getLogger(__name__)
 
@@ -96,7 +97,7 @@ class BatchRunner:
                 self._changed.clear()
                 pause_s = LOOK_S
                 try:
-                    self._desk.delete_expired()
+                    self._delete_expired()
                     for job in self._desk.store.live_jobs():
                         self._take_up(job, shop)
                 except Exception:
@@ -111,6 +112,12 @@ class BatchRunner:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _delete_expired(self) -> None:
+        try:
+            self._desk.delete_expired()
+        except StorageFullError as error:
+            _LOG.warning("expired files stay for now: %s", error)
 
     def _take_up(self, job: Job, shop: Shop) -> None:
         cancelled = self._cancelled.setdefault(job.id, asyncio.Event())
@@ -132,6 +139,9 @@ class BatchRunner:
                 if job is None or not job.status.live:
                     return
                 await JobWork(job, shop, cancelled).run()
+            except StorageFullError as error:
+                _LOG.warning("%s waits: %s", id, error)
+                await asyncio.sleep(self._options.retry_s)
             except Exception:
                 _LOG.exception("job %s has met an obstacle; trying again", id)
                 await asyncio.sleep(self._options.retry_s)

@@ -5,11 +5,11 @@ version is one more entry at the end of MIGRATIONS.
 """
 
 import sqlite3
-from collections.abc import Sequence
-from contextlib import closing
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
 from pathlib import Path
 
-from headway.errors import ConfigError
+from headway.errors import ConfigError, StorageFullError
 
 APPLICATION_ID = 0x48445759
 """`HDWY` in SQLite's header, so that no other program's database is taken for ours."""
@@ -17,6 +17,27 @@ APPLICATION_ID = 0x48445759
 BUSY_TIMEOUT_S = 5.0
 
 Migration = Sequence[str]
+
+_FULL = frozenset(
+    {
+        sqlite3.SQLITE_FULL,
+        sqlite3.SQLITE_IOERR_FSYNC,
+        sqlite3.SQLITE_IOERR_SHMSIZE,
+        sqlite3.SQLITE_IOERR_WRITE,
+    }
+)
+
+
+@contextmanager
+def full_translated() -> Iterator[None]:
+    """SQLite's words for a full disk as StorageFullError."""
+    try:
+        yield
+    except sqlite3.OperationalError as error:
+        if error.sqlite_errorcode in _FULL:
+            raise StorageFullError("The disk is full.") from error
+        raise
+
 
 MIGRATIONS: Sequence[Migration] = (
     (
@@ -70,10 +91,18 @@ def open_database(path: Path, migrations: Sequence[Migration] = MIGRATIONS) -> s
     """A connection in autocommit mode, usable from any thread, one at a time.
 
     An older database is brought forward, all of the way or not at all. Raises ConfigError, without
-    having written anything, for one that is newer or not ours.
+    having written anything, for one that is newer or not ours, and StorageFullError.
     """
-    if path.exists() and path.stat().st_size:
-        _check(path, len(migrations))
+    try:
+        with full_translated():
+            if path.exists() and path.stat().st_size:
+                _check(path, len(migrations))
+            return _opened(path, migrations)
+    except sqlite3.Error as error:
+        raise ConfigError(f"{path} can't be opened: {error}") from error
+
+
+def _opened(path: Path, migrations: Sequence[Migration]) -> sqlite3.Connection:
     connection = sqlite3.connect(
         path, timeout=BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False
     )
@@ -96,12 +125,9 @@ def version_of(connection: sqlite3.Connection) -> int:
 def _check(path: Path, newest: int) -> None:
     """Look at a database without a chance of changing it."""
     uri = f"{path.absolute().as_uri()}?mode=ro"
-    try:
-        with closing(sqlite3.connect(uri, uri=True, timeout=BUSY_TIMEOUT_S)) as connection:
-            ours = connection.execute("PRAGMA application_id").fetchone()[0] == APPLICATION_ID
-            version = version_of(connection)
-    except sqlite3.Error as error:
-        raise ConfigError(f"{path} can't be read: {error}") from error
+    with closing(sqlite3.connect(uri, uri=True, timeout=BUSY_TIMEOUT_S)) as connection:
+        ours = connection.execute("PRAGMA application_id").fetchone()[0] == APPLICATION_ID
+        version = version_of(connection)
     if not ours:
         raise ConfigError(f"{path} is another program's database")
     if version > newest:

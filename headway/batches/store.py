@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 
-from headway.batches.schema import open_database
+from headway.batches.schema import full_translated, open_database
 from headway.batches.types import (
     NEXT,
     Counts,
@@ -21,16 +21,8 @@ from headway.batches.types import (
     Status,
     StoredFile,
 )
-from headway.errors import ConflictError, StorageFullError
+from headway.errors import ConflictError
 
-_FULL = frozenset(
-    {
-        sqlite3.SQLITE_FULL,
-        sqlite3.SQLITE_IOERR_FSYNC,
-        sqlite3.SQLITE_IOERR_SHMSIZE,
-        sqlite3.SQLITE_IOERR_WRITE,
-    }
-)
 _LIVE = tuple(status.value for status in Status if status.live)
 _LIVE_MARKS = ", ".join("?" * len(_LIVE))
 _FILE = "id, tenant, purpose, filename, size_bytes, created_s, expires_s"
@@ -40,7 +32,8 @@ class Store:
     """The database. Every method may raise StorageFullError; then nothing was changed."""
 
     def __init__(self, path: Path) -> None:
-        """Open or create it. Raises ConfigError if it is newer than this code, or not ours."""
+        """Open or create it. Raises ConfigError if it is newer than this code, or not ours,
+        and StorageFullError."""
         self._connection = open_database(path)
         self._connection.row_factory = sqlite3.Row
         self._lock = threading.Lock()
@@ -220,15 +213,11 @@ class Store:
     @contextmanager
     def _transaction(self) -> Iterator[sqlite3.Connection]:
         db = self._connection
-        with self._lock:
+        with self._lock, full_translated():
             try:
                 db.execute("BEGIN IMMEDIATE")
                 yield db
                 db.execute("COMMIT")
-            except sqlite3.OperationalError as error:
-                if error.sqlite_errorcode in _FULL:
-                    raise StorageFullError("The disk is full.") from error
-                raise
             finally:
                 if db.in_transaction:
                     db.execute("ROLLBACK")

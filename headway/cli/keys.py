@@ -39,8 +39,12 @@ def _add(path: Path, settings: argparse.Namespace) -> None:
     presented, key = new_key(settings.tenant, rights, allowance, int(time.time()))
     with edited(path) as keys:
         keys.append(key)
+    try:
+        print(presented, flush=True)
+    except OSError as error:
+        reason = error.strerror or error
+        raise ConfigError(f"key {key.id} can't be shown ({reason}); revoke it") from error
     print(f"headway: key {key.id} for {key.tenant}; it is not shown again", file=sys.stderr)
-    print(presented)
 
 
 def _list(path: Path, settings: argparse.Namespace) -> None:

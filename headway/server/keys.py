@@ -113,7 +113,7 @@ def edited(path: Path) -> Iterator[list[Key]]:
     """The keys of a file, to change; written when the block ends well. A file that is not there
     begins empty. One process at a time; readers see the old file or the new one, whole.
 
-    Raises ConfigError.
+    Raises ConfigError; the file is as it was then.
     """
     try:
         with path.with_name(path.name + ".lock").open("w") as lock:
@@ -129,14 +129,17 @@ def _write(path: Path, keys: list[Key]) -> None:
     content = {"version": _VERSION, "keys": [_entry(key) for key in keys]}
     part = path.with_name(path.name + ".part")
     descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    with os.fdopen(descriptor, "w") as stream:
-        json.dump(content, stream, indent=2)
-        stream.write("\n")
-        stream.flush()
-        os.fsync(stream.fileno())
-    if path.exists():  # a server of another user may have been let in
-        part.chmod(path.stat().st_mode & 0o777)
-    part.replace(path)
+    try:
+        with os.fdopen(descriptor, "w") as stream:
+            json.dump(content, stream, indent=2)
+            stream.write("\n")
+            stream.flush()
+            os.fsync(stream.fileno())
+        if path.exists():  # a server of another user may have been let in
+            part.chmod(path.stat().st_mode & 0o777)
+        part.replace(path)
+    finally:
+        part.unlink(missing_ok=True)
 
 
 def _entry(key: Key) -> dict[str, object]:

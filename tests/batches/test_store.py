@@ -82,7 +82,7 @@ def test_a_migration_happens_as_a_whole_or_not_at_all(tmp_path: Path) -> None:
     open_database(path, MIGRATIONS).close()
     before = dump(path)
     broken = (*MIGRATIONS, ("ALTER TABLE files ADD COLUMN note TEXT", "NONSENSE"))
-    with pytest.raises(sqlite3.OperationalError):
+    with pytest.raises(ConfigError, match="NONSENSE"):
         open_database(path, broken)
     assert dump(path) == before
     good = (*MIGRATIONS, ("ALTER TABLE files ADD COLUMN note TEXT",))

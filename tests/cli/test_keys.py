@@ -1,5 +1,9 @@
 """`headway keys`."""
 
+import errno
+import os
+import sys
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -31,6 +35,37 @@ def test_add_list_and_revoke(
     assert presented not in listed and key.sha256 not in listed
     assert main(["keys", "revoke", key.id]) == 0
     assert read_keys(path) == []
+
+
+def test_what_cannot_be_written_leaves_the_keys_as_they_were(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "keys.json"
+    assert main(["keys", "add", "--keys-file", str(path), "--tenant", "acme"]) == 0
+    before = path.read_bytes()
+
+    def full(descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "fsync", full)
+    capsys.readouterr()
+    for line in ("add --tenant other", f"revoke {read_keys(path)[0].id}"):
+        assert main(["keys", *line.split(), "--keys-file", str(path)]) == 2
+        shown = capsys.readouterr()
+        assert not shown.out and "No space left" in shown.err
+    assert path.read_bytes() == before
+    assert {file.name for file in tmp_path.iterdir()} == {"keys.json", "keys.json.lock"}
+
+
+def test_a_key_that_cannot_be_shown_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "keys.json"
+    with suppress(OSError), Path("/dev/full").open("w") as full:  # closing writes once more
+        monkeypatch.setattr(sys, "stdout", full)
+        assert main(["keys", "add", "--keys-file", str(path), "--tenant", "acme"]) == 2
+    (key,) = read_keys(path)
+    assert f"key {key.id} can't be shown" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
