@@ -10,24 +10,27 @@ with LLM("smollm2") as llm:
 import weakref
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Protocol, TypeVar
 
 from headway.assembly import EngineOptions, Sizes, build_engine, lane_mode
 from headway.assembly import weight_cache as weight_cache_at
-from headway.core.plan import Capacity, Penalties, TokenLogprobs, Truncation
+from headway.core.plan import Capacity, TokenLogprobs
 from headway.core.request import Usage
 from headway.core.types import FinishReason, ServiceClass
 from headway.engine.engine import Engine
 from headway.engine.options import LoopOptions, QueueLimits
 from headway.engine.streams import SyncGeneration
-from headway.engine.types import Delta, GenerationRequest, StopConditions
-from headway.engine.types import SamplingParams as EngineSampling
+from headway.engine.types import Delta
 from headway.errors import InvalidRequestError
+from headway.models.answers import PartKind, PlainReader
+from headway.models.grammars import Grammar, GrammarCompiler, Names, marker_term
 from headway.models.loader import load_model
 from headway.models.pull import resolve_model
+from headway.models.reasoning import CLOSES, OPENS, ReasoningReader, Thinking, thinking_of
+from headway.sampling import SamplingParams
 from headway.server.errors import ApiError
 from headway.server.tiers import parse_tier
 
@@ -47,61 +50,10 @@ _Pending = TypeVar("_Pending")
 
 
 @dataclass(frozen=True, slots=True)
-class SamplingParams:
-    """How to choose tokens and when to end.
-
-    temperature: 0 is greedy. top_k: 0 keeps all. top_p, min_p: as fractions of probability.
-    max_tokens: most tokens of an answer; None = as many as fit.
-    stop: strings that end the answer and are not part of it. stop_token_ids: ids that end it.
-    seed: the same seed gives the same answer; None draws one.
-    n: answers to each prompt.
-    repetition_penalty: 1 is none. presence_penalty, frequency_penalty: 0 is none.
-    logit_bias: token id → value added to its logit.
-    logprobs: None for none; k for the sampled token's and the k most likely ones'.
-    ignore_eos: go on past end of sequence.
-    """
-
-    temperature: float = 1.0
-    top_k: int = 0
-    top_p: float = 1.0
-    min_p: float = 0.0
-    max_tokens: int | None = 256
-    stop: str | Sequence[str] = ()
-    stop_token_ids: Sequence[int] = ()
-    seed: int | None = None
-    n: int = 1
-    repetition_penalty: float = 1.0
-    presence_penalty: float = 0.0
-    frequency_penalty: float = 0.0
-    logit_bias: Mapping[int, float] | None = None
-    logprobs: int | None = None
-    ignore_eos: bool = False
-
-    def request(self, prompt: Sequence[int], service_class: ServiceClass) -> GenerationRequest:
-        """The engine's request for a prompt."""
-        sampling = EngineSampling(
-            temperature=self.temperature,
-            truncation=Truncation(self.top_k, self.top_p, self.min_p),
-            penalties=Penalties(
-                self.repetition_penalty, self.presence_penalty, self.frequency_penalty
-            ),
-            seed=self.seed,
-            bias=dict(self.logit_bias or {}),
-            logprobs=-1 if self.logprobs is None else self.logprobs,
-        )
-        stop = StopConditions(
-            max_tokens=self.max_tokens,
-            stop=(self.stop,) if isinstance(self.stop, str) else tuple(self.stop),
-            stop_ids=tuple(self.stop_token_ids),
-            ignore_eos=self.ignore_eos,
-        )
-        return GenerationRequest(prompt, service_class, sampling, stop, self.n)
-
-
-@dataclass(frozen=True, slots=True)
 class Choice:
     """One answer.
 
+    reasoning: what a model that thinks wrote before the text, in conversations.
     token_ids: its tokens; one that ended it (end of sequence) is the last of them.
     finish_reason: "stop", "length", or "error", which `error` explains.
     logprobs: for each token, if they were asked for.
@@ -113,6 +65,7 @@ class Choice:
     logprobs: tuple[TokenLogprobs, ...] | None
     usage: Usage
     error: str = ""
+    reasoning: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +96,7 @@ class Result:
         return self.choices[0].logprobs
 
 
-class Codec(Protocol):
+class Codec(Names, Protocol):
     """Text to token ids."""
 
     def encode(self, text: str, add_special: bool) -> Sequence[int]: ...
@@ -152,13 +105,25 @@ class Codec(Protocol):
 class Template(Protocol):
     """A conversation as one text."""
 
+    @property
+    def source(self) -> str: ...
+
     def render(self, messages: Sequence[Mapping[str, object]], /) -> str: ...
 
 
-class Pending:
-    """A prompt under way. `deltas` streams its answers; `result` waits for them."""
+@dataclass(frozen=True, slots=True)
+class Rendered:
+    """A conversation as a prompt, and how the answer to it begins."""
 
-    def __init__(self, prompt: tuple[int, ...], n: int, deltas: SyncGeneration) -> None:
+    ids: Sequence[int]
+    thinking: Thinking
+
+
+class Pending:
+    """A prompt under way. `deltas` streams its answers, reasoning and all; `result` waits for
+    them."""
+
+    def __init__(self, prompt: Rendered, n: int, deltas: SyncGeneration) -> None:
         self.deltas = deltas
         self._prompt = prompt
         self._n = n
@@ -168,7 +133,24 @@ class Pending:
         by_choice: list[list[Delta]] = [[] for _ in range(self._n)]
         for delta in self.deltas:
             by_choice[delta.choice].append(delta)
-        return Result(self._prompt, tuple(map(_choice, by_choice)))
+        choices = (_choice(deltas, self._prompt.thinking) for deltas in by_choice)
+        return Result(tuple(self._prompt.ids), tuple(choices))
+
+
+@dataclass(frozen=True, slots=True)
+class _Maker:
+    """Makes grammars for a model."""
+
+    codec: Codec
+    grammars: GrammarCompiler | None
+
+    def term(self, marker: str) -> str:
+        return marker_term(self.codec, marker)
+
+    def compile(self, source: str, param: str) -> Grammar:
+        if self.grammars is None:
+            raise InvalidRequestError(f"{param!r} is not supported with this model", param)
+        return self.grammars.compile(source, param)
 
 
 class LLM:
@@ -212,19 +194,32 @@ class LLM:
             weight_cache=weight_cache_at(None if weight_cache is None else str(weight_cache)),
         )
         engine = build_engine(loaded, options)
-        self._start(engine, loaded.tokenizer, loaded.chat_template)
+        self._start(engine, loaded.tokenizer, loaded.chat_template, loaded.grammars())
 
     @classmethod
-    def around(cls, engine: Engine, codec: Codec, template: Template | None = None) -> "LLM":
+    def around(
+        cls,
+        engine: Engine,
+        codec: Codec,
+        template: Template | None = None,
+        grammars: GrammarCompiler | None = None,
+    ) -> "LLM":
         """The same around an engine that is there and not started yet."""
         llm = cls.__new__(cls)
-        llm._start(engine, codec, template)
+        llm._start(engine, codec, template, grammars)
         return llm
 
-    def _start(self, engine: Engine, codec: Codec, template: Template | None) -> None:
+    def _start(
+        self,
+        engine: Engine,
+        codec: Codec,
+        template: Template | None,
+        grammars: GrammarCompiler | None,
+    ) -> None:
         self._engine = engine
         self._codec = codec
         self._template = template
+        self._maker = _Maker(codec, grammars)
         engine.start()
         self._stop = weakref.finalize(self, engine.stop, 0.0, _CLOSED)
 
@@ -267,23 +262,41 @@ class LLM:
 
     def submit(
         self,
-        prompt: Prompt,
+        prompt: Prompt | Rendered,
         params: SamplingParams | None = None,
         service_tier: str = "default",
     ) -> Pending:
-        """Start on one prompt and return at once."""
-        ids = self._codec.encode(prompt, add_special=True) if isinstance(prompt, str) else prompt
-        request = (params or SamplingParams()).request(tuple(ids), class_of(service_tier))
-        return Pending(tuple(ids), request.n, self._engine.submit_sync(request))
+        """Start on one prompt and return at once. Raises InvalidRequestError."""
+        params, rendered = params or SamplingParams(), self._rendered(prompt)
+        thinking = rendered.thinking
+        request = replace(
+            params.request(tuple(rendered.ids), class_of(service_tier)),
+            grammar=params.grammar(thinking, self._maker),
+            shown=frozenset() if thinking is Thinking.NEVER else self._tags(),
+        )
+        return Pending(rendered, request.n, self._engine.submit_sync(request))
 
-    def render(self, messages: Sequence[Message]) -> Sequence[int]:
-        """Token ids of a conversation. Raises InvalidRequestError where it has none."""
+    def render(self, messages: Sequence[Message]) -> Rendered:
+        """A conversation as a prompt. Raises InvalidRequestError where it has none."""
         if self._template is None:
             raise InvalidRequestError("this model has no chat template", "messages")
         for message in messages:
             if not all(isinstance(message.get(key), str) for key in ("role", "content")):
                 raise InvalidRequestError("a message needs a role and content", "messages")
-        return self._codec.encode(self._template.render(messages), add_special=False)
+        text = self._template.render(messages)
+        thinking = thinking_of(self._template.source, text)
+        return Rendered(self._codec.encode(text, add_special=False), thinking)
+
+    def _rendered(self, prompt: Prompt | Rendered) -> Rendered:
+        if isinstance(prompt, Rendered):
+            return prompt
+        ids = self._codec.encode(prompt, add_special=True) if isinstance(prompt, str) else prompt
+        return Rendered(ids, Thinking.NEVER)
+
+    def _tags(self) -> frozenset[int]:
+        """Control tokens that enclose reasoning, and have to be seen for that."""
+        ids = (self._codec.token_id(tag) for tag in (OPENS, CLOSES))
+        return frozenset(i for i in ids if i is not None and self._codec.is_special(i))
 
     def close(self) -> None:
         """Stop the engine and free its memory; idempotent."""
@@ -352,16 +365,28 @@ def _give_up(pending: Pending) -> None:
     pending.deltas.close()
 
 
-def _choice(deltas: Sequence[Delta]) -> Choice:
+def _choice(deltas: Sequence[Delta], thinking: Thinking) -> Choice:
     tokens = [info for delta in deltas for info in delta.tokens]
     logprobs = tuple(info.logprobs for info in tokens if info.logprobs is not None)
     last = deltas[-1]
     reason = last.finish or FinishReason.ERROR
+    reasoning, text = _apart("".join(delta.text for delta in deltas), thinking)
     return Choice(
-        text="".join(delta.text for delta in deltas),
+        text=text,
         token_ids=tuple(info.token for info in tokens),
         finish_reason=reason.value,
         logprobs=logprobs if len(logprobs) == len(tokens) and logprobs else None,
         usage=last.usage or Usage(),
         error=last.message,
+        reasoning=reasoning,
     )
+
+
+def _apart(text: str, thinking: Thinking) -> tuple[str, str]:
+    """An answer's reasoning, and the rest."""
+    if thinking is Thinking.NEVER:
+        return "", text
+    reader = ReasoningReader(thinking, PlainReader())
+    parts = [*reader.push(text), *reader.finish()]
+    reasoning = "".join(part.text for part in parts if part.kind is PartKind.REASONING)
+    return reasoning, "".join(part.text for part in parts if part.kind is PartKind.CONTENT)

@@ -1,7 +1,8 @@
 """A file of prompts to a file of answers, one JSON object a line.
 
     in:   {"prompt": "Once upon"}  {"prompt": [12, 7]}  {"messages": [...]}  "Once upon"
-          each object may have an "id" and settings of its own: max_tokens, temperature, seed, ...
+          each object may have an "id" and settings of its own: max_tokens, temperature, seed,
+          response_format, ...
     out:  {"line": 1, "id": ..., "text": ..., "finish_reason": "stop", "usage": {...}}
           {"line": 2, "error": "..."}
 
@@ -14,9 +15,11 @@ from dataclasses import dataclass, fields, replace
 from typing import Any, TextIO
 
 from headway.errors import HeadwayError, InvalidRequestError
-from headway.llm import LLM, Choice, Pending, SamplingParams, in_window, track
+from headway.llm import LLM, Choice, Pending, in_window, track
+from headway.sampling import SamplingParams
 
 _SETTINGS = frozenset(field.name for field in fields(SamplingParams))
+_FORMS = frozenset({"response_format", "structured_outputs"})
 _OTHER_KEYS = frozenset({"prompt", "messages", "id", "service_tier"})
 
 
@@ -99,7 +102,10 @@ def _parse(line: str) -> Mapping[str, Any]:
 def _submit(llm: LLM, body: Mapping[str, Any], defaults: Defaults) -> Pending:
     settings = {name: value for name, value in body.items() if name in _SETTINGS}
     try:
-        params = replace(defaults.params, **_typed(settings))
+        base = defaults.params
+        if _FORMS & settings.keys():  # the line's own takes the place of whatever there was
+            base = replace(base, response_format=None, structured_outputs=None)
+        params = replace(base, **_typed(settings))
         prompt = llm.render(body["messages"]) if "messages" in body else body["prompt"]
         return llm.submit(prompt, params, body.get("service_tier", defaults.service_tier))
     except (TypeError, ValueError, AttributeError) as error:
@@ -140,6 +146,8 @@ def _fields(choice: Choice) -> dict[str, object]:
             "completion_tokens": choice.usage.generated,
         },
     }
+    if choice.reasoning:
+        result["reasoning"] = choice.reasoning
     if choice.logprobs is not None:
         result["logprobs"] = [
             {"token_id": token, "logprob": entry.logprob, "top": dict(entry.top)}

@@ -10,8 +10,9 @@ import pytest
 import headway
 from headway.core.types import ServiceClass
 from headway.errors import EngineStoppedError, InvalidRequestError, NeverFitsError
-from headway.llm import LLM, SamplingParams, class_of, in_window
+from headway.llm import LLM, class_of, in_window
 from headway.runfile import Defaults, run_lines
+from headway.sampling import SamplingParams
 from headway.testing import WallClock
 from headway.testing.text import ByteTokenizer
 from tests.engine.helpers import SLOW, Rig, make_rig, oracle, until
@@ -21,6 +22,8 @@ GREEDY = SamplingParams(temperature=0.0, max_tokens=6)
 
 class Template:
     """`role: content` lines."""
+
+    source = ""
 
     def render(self, messages: Sequence[Mapping[str, object]]) -> str:
         return "\n".join(f"{m['role']}: {m['content']}" for m in messages)

@@ -111,6 +111,9 @@ def _add_run(parser: argparse.ArgumentParser) -> None:
     sampling.add_argument("--max-tokens", type=count, default=256, metavar="N")
     sampling.add_argument("--temperature", type=float, default=0.0, metavar="T")
     sampling.add_argument("--seed", type=int, metavar="N")
+    sampling.add_argument(
+        "--json-schema", metavar="FILE", help="answers are JSON that fits the schema in this file"
+    )
     add_options(parser, ENGINE_OPTIONS)
 
 

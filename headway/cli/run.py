@@ -1,6 +1,7 @@
 """`headway run`."""
 
 import argparse
+import json
 import sys
 from contextlib import ExitStack
 from pathlib import Path
@@ -8,8 +9,9 @@ from typing import Literal, TextIO
 
 from headway.cli.loading import flag_options, load
 from headway.errors import ConfigError
-from headway.llm import LLM, SamplingParams
+from headway.llm import LLM
 from headway.runfile import Defaults, Summary, run_lines
+from headway.sampling import SamplingParams
 
 
 def run(settings: argparse.Namespace) -> int:
@@ -29,15 +31,20 @@ def run(settings: argparse.Namespace) -> int:
 
 def _answer(settings: argparse.Namespace) -> Summary:
     options = flag_options(settings)
+    schema = settings.json_schema
     params = SamplingParams(
-        max_tokens=settings.max_tokens, temperature=settings.temperature, seed=settings.seed
+        max_tokens=settings.max_tokens,
+        temperature=settings.temperature,
+        seed=settings.seed,
+        structured_outputs=None if schema is None else {"json": _read_schema(schema)},
     )
     with ExitStack() as stack:
         source = _opened(stack, settings.prompts, "r", sys.stdin)
         total = _count_lines(source)
         _check_apart(settings.prompts, settings.output)
         loaded = load(settings.model, options)
-        llm = LLM.around(loaded.engine, loaded.model.tokenizer, loaded.model.chat_template)
+        model = loaded.model
+        llm = LLM.around(loaded.engine, model.tokenizer, model.chat_template, model.grammars())
         stack.enter_context(llm)
         # Last, since it empties the file: a mistyped model must not cost yesterday's answers.
         sink = _opened(stack, settings.output, "w", sys.stdout)
@@ -52,6 +59,19 @@ def _opened(stack: ExitStack, name: str, mode: Literal["r", "w"], standard: Text
         return stack.enter_context(Path(name).open(mode, encoding="utf-8"))
     except OSError as error:
         raise ConfigError(f"{name}: {error.strerror}") from error
+
+
+def _read_schema(path: str) -> dict[str, object]:
+    """Raises ConfigError."""
+    try:
+        schema = json.loads(Path(path).read_bytes())
+    except OSError as error:
+        raise ConfigError(f"--json-schema {path}: {error.strerror or error}") from error
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(f"--json-schema {path} is not JSON: {error}") from error
+    if not isinstance(schema, dict):
+        raise ConfigError(f"--json-schema {path} is not an object")
+    return schema
 
 
 def _check_apart(prompts: str, output: str) -> None:

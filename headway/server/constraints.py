@@ -3,6 +3,7 @@ has to choose among, as grammars."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from headway.models.grammars import (
     Grammar,
@@ -20,7 +21,7 @@ from headway.models.tool_grammar import Function, calls_part, free_part
 from headway.server.chat_types import AllowedToolChoice, NamedTool, Tool
 from headway.server.errors import bad_request
 from headway.server.model import ServedModel
-from headway.server.openai_types import ChatBody, GenerationBody, ResponseFormat, StructuredOutputs
+from headway.server.openai_types import AnswerForm, ChatBody, ResponseFormat, StructuredOutputs
 
 _NOTHING = {"properties": {}, "additionalProperties": False}
 """Parameters of a function that says none."""
@@ -97,8 +98,16 @@ def _chosen(
     return chosen, forced
 
 
+class GrammarMaker(Protocol):
+    """A model's part in grammars; see `model.ServedModel`."""
+
+    def term(self, marker: str) -> str: ...
+
+    def compile(self, source: str, param: str) -> Grammar: ...
+
+
 def grammar_of(
-    body: GenerationBody, model: ServedModel, thinking: Thinking, toolbox: Toolbox | None
+    body: AnswerForm, model: GrammarMaker, thinking: Thinking, toolbox: Toolbox | None
 ) -> Grammar | None:
     """What the answer must look like; None where it is free.
 
@@ -120,7 +129,7 @@ def grammar_of(
     return None if part is None else model.compile(source_of(part, frame), param)
 
 
-def _answer_part(body: GenerationBody) -> tuple[GrammarPart | None, str]:
+def _answer_part(body: AnswerForm) -> tuple[GrammarPart | None, str]:
     """What the content must look like, and the field that says so."""
     wanted, structured = body.response_format, body.structured_outputs
     if structured is None:

@@ -112,7 +112,14 @@ LogitBias = Annotated[
 TopK = Annotated[int, Field(ge=-1, description="Most likely tokens kept; 0 or -1 keeps all.")]
 
 
-class GenerationBody(Body):
+class AnswerForm(Body):
+    """What answers must look like."""
+
+    response_format: ResponseFormat | None = None
+    structured_outputs: StructuredOutputs | None = None
+
+
+class GenerationBody(AnswerForm):
     """What both endpoints share. Defaults are OpenAI's."""
 
     ignored = IGNORED
@@ -136,8 +143,6 @@ class GenerationBody(Body):
     stream_options: StreamOptions | None = None
     service_tier: Tier | None = None
     timeout: Annotated[float, Field(gt=0)] | None = None
-    response_format: ResponseFormat | None = None
-    structured_outputs: StructuredOutputs | None = None
 
     @property
     def constrained(self) -> bool:
