@@ -1,6 +1,7 @@
 """Mixed load on vLLM's server: its own priority policy, and Headway inside it, alternating.
 
     python bench/peers/inside_vllm.py FOLDER --vllm PYTHON [--seats 32] [--rounds 2] [--seconds 75]
+        [--step-tokens 256]
 
 PYTHON is the interpreter of the environment of `make test-vllm`; FOLDER a model as
 `bench/peers/hf_folder.py` writes it. Each server is started, loaded by `headway bench serve` and
@@ -32,6 +33,9 @@ def main() -> None:
     parser.add_argument("--seats", type=int, default=32)
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--seconds", type=float, default=75.0)
+    parser.add_argument(
+        "--step-tokens", type=int, default=0, help="most tokens of a step; 0: vLLM's"
+    )
     parser.add_argument("--only", choices=["stock", "headway"])
     settings = parser.parse_args()
     print("| server | TTFT p50 | p90 | requests | ITL p50 | batch tokens/s |")
@@ -69,6 +73,8 @@ def command(name: str, settings: argparse.Namespace, port: int) -> list[str]:
     """Start the server: the same options but for ours."""
     options = ["--dtype", "float32", "--enforce-eager", "--max-num-seqs", str(settings.seats)]
     options += ["--max-model-len", "2048", "--port", str(port), "--served-model-name", "smollm2"]
+    if settings.step_tokens:
+        options += ["--max-num-batched-tokens", str(settings.step_tokens)]
     if name == "headway":
         return [settings.vllm, "-m", "headway", "vllm", "serve", settings.folder, *options]
     stock = ["-m", "vllm.entrypoints.openai.api_server", "--model", settings.folder]

@@ -52,6 +52,8 @@ def vllm(python: str, folder: str, seats: int, plugin: bool) -> Server:
     """vLLM for CPU under its priority policy, by itself or with Headway's scheduler class."""
     shared = ("--port", "{port}", "--max-num-seqs", f"{seats}", "--max-model-len", "2048")
     shared += ("--dtype", "float32", "--enforce-eager", "--served-model-name", "bench")
+    # A step is what realtime waits for: by default as many tokens as take vLLM seconds here.
+    shared += ("--max-num-batched-tokens", "256")
     if plugin:
         command = (str(Path(python).with_name("headway")), "vllm", "serve", folder, *shared)
     else:

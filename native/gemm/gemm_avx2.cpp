@@ -1,8 +1,9 @@
 // The AVX2 path: a step of a panel is two registers of 8 columns by 4 inputs.
 //
 // Unsigned 4-bit weights times int8 activations are added up in 16 bits over the 8 steps of a group
-// (15 * 127 * 2 * 8 = 30,480 fits) and widened once. 8-bit weights are two such planes, low and
-// high nibbles; 6-bit ones are widened after every second step (63 * 127 * 2 * 2 = 32,004).
+// (15 * 127 * 2 * 8 = 30,480 fits) and widened once; 6-bit ones are widened after every second step
+// (63 * 127 * 2 * 2 = 32,004). 8-bit weights are multiplied in 16 bits, by activations that were
+// widened before: as two planes of nibbles they would take as many products, and another addition.
 #if defined(__x86_64__)
 
 #include <immintrin.h>
@@ -35,6 +36,17 @@ constexpr int kHalf = 8;  // columns in a register
   __asm__ volatile("vpmaddubsw %[a], %[w], %[dot]"
                    : [dot] "=x"(dot)
                    : [w] "x"(weights), [a] "x"(activations));
+}
+
+// total += the products of 16-bit `weights` and `activations`, pairs added, in 32 bits.
+[[gnu::always_inline]] inline void add_wide_products(__m256i& total, __m256i weights,
+                                                     __m256i activations) {
+  __m256i products;
+  __asm__ volatile(
+      "vpmaddwd %[a], %[w], %[p]\n\t"
+      "vpaddd %[p], %[total], %[total]"
+      : [total] "+x"(total), [p] "=&x"(products)
+      : [w] "x"(weights), [a] "x"(activations));
 }
 
 [[gnu::always_inline]] inline __m256i broadcast(const void* at) {
@@ -154,30 +166,48 @@ template <WeightType kType, int kTile>
   }
 }
 
-// One group of an 8-bit panel, 8 columns at a time: lanes[t][0] low nibbles, lanes[t][1] high ones.
+// Step `v` of an 8-bit group: inputs 0 and 2 of the step in 16 bits, or 1 and 3.
+template <bool kOdd>
+[[gnu::always_inline]] inline __m256i every_other(const uint8_t* at) {
+  if constexpr (kOdd) return _mm256_srli_epi16(load(at), 8);
+  return _mm256_and_si256(load(at), _mm256_set1_epi16(0xFF));
+}
+
+// totals += products of half a step, 16 columns.
+template <bool kOdd, int kTile>
+[[gnu::always_inline]] inline void add_half_step(Dots<kTile>& totals, const uint8_t* at,
+                                                 const int16_t* wide) {
+  const __m256i first = every_other<kOdd>(at), second = every_other<kOdd>(at + 32);
+#pragma GCC unroll 8
+  for (int t = 0; t < kTile; ++t) {
+    const __m256i a = broadcast(wide + t * kGroup + 2 * kOdd);
+    add_wide_products(totals.lanes[t][0], first, a);
+    add_wide_products(totals.lanes[t][1], second, a);
+  }
+}
+
+// One group of an 8-bit panel. `wide`: activations as `widen` of driver.hpp leaves them.
 template <int kTile>
 [[gnu::always_inline]] inline void add_eight_bits(const TileArgs& args, const uint8_t* at,
-                                                  const int8_t* q, int64_t index) {
-#pragma GCC unroll 1
-  for (int half = 0; half < 2; ++half) {
-    Dots<kTile> dots;
-    const __m256i bytes = load(at + 32 * half);
-    add_step<true, kTile>(dots, low_nibbles(bytes), high_nibbles(bytes), q);
+                                                  const int16_t* wide, int64_t index) {
+  Dots<kTile> totals;
 #pragma GCC unroll 8
-    for (int v = 1; v < 8; ++v) {
-      const __m256i both = load(at + 64 * v + 32 * half);
-      add_step<false, kTile>(dots, low_nibbles(both), high_nibbles(both), q + 4 * v);
-    }
+  for (int t = 0; t < kTile; ++t) {  // weights are 128 too large
+    totals.lanes[t][0] = _mm256_slli_epi32(broadcast(args.negative + index + t), 7);
+    totals.lanes[t][1] = totals.lanes[t][0];
+  }
+#pragma GCC unroll 8
+  for (int v = 0; v < 8; ++v) {
+    add_half_step<false, kTile>(totals, at + 64 * v, wide + 4 * v);
+    add_half_step<true, kTile>(totals, at + 64 * v, wide + 4 * v);
+  }
+#pragma GCC unroll 2
+  for (int half = 0; half < 2; ++half) {
     const Scales weight = scales_at<WeightType::q8_0>(at + 512, nullptr, half);
 #pragma GCC unroll 8
-    for (int t = 0; t < kTile; ++t) {
-      const __m256i high = _mm256_madd_epi16(dots.lanes[t][1], _mm256_set1_epi16(16));
-      const __m256i offset = _mm256_slli_epi32(broadcast(args.negative + index + t), 7);
-      const __m256i total =
-          _mm256_add_epi32(_mm256_add_epi32(widen(dots.lanes[t][0]), high), offset);
-      add_scaled<WeightType::q8_0>(args.acc + t * kPanel + half * kHalf, total, weight,
-                                   args.scale + index + t, nullptr);
-    }
+    for (int t = 0; t < kTile; ++t)
+      add_scaled<WeightType::q8_0>(args.acc + t * kPanel + half * kHalf, totals.lanes[t][half],
+                                   weight, args.scale + index + t, nullptr);
   }
 }
 
@@ -242,9 +272,14 @@ template <int kTile>
 
 struct Avx2 {
   // As many as keep two dot products a token, the weights and a product in 16 registers.
-  template <WeightType>
+  template <WeightType kType>
   static constexpr int max_tile() {
-    return 5;
+    return kType == WeightType::q8_0 ? 6 : 5;
+  }
+
+  template <WeightType kType>
+  static constexpr bool widens() {
+    return kType == WeightType::q8_0;
   }
 
   template <WeightType kType, int kTile>
@@ -255,6 +290,7 @@ struct Avx2 {
     const uint8_t* at = args.panel;
     const uint8_t* supers = at;
     const int8_t* q = args.q;
+    const int16_t* wide = args.wide;
     for (int64_t g = 0; g < args.groups; ++g) {
       if (is_k_quant(kType) && g % 8 == 0) {
         supers = at;
@@ -268,7 +304,8 @@ struct Avx2 {
       }
       const int64_t index = g * args.stride;
       if constexpr (kType == WeightType::q8_0) {
-        add_eight_bits<kTile>(args, at, q, index);
+        add_eight_bits<kTile>(args, at, wide, index);
+        wide += args.wide_stride * kGroup;
       } else if constexpr (kType == WeightType::q6_k) {
         add_six_bits<kTile>(args, at, supers, q, index);
       } else {

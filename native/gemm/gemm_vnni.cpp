@@ -49,6 +49,11 @@ struct Vnni {
     return kType == WeightType::q6_k ? 8 : 12;
   }
 
+  template <WeightType>
+  static constexpr bool widens() {
+    return false;
+  }
+
   template <WeightType kType, int kTile>
   static void tile(const TileArgs& args);
 };

@@ -120,6 +120,9 @@ static inline float load_half(const uint8_t* at) {
   return half_to_float(half);
 }
 
+// Room for so many numbers, this thread's until it asks again. Compiled once, for any processor.
+int16_t* widening_buffer(size_t count);
+
 static inline int64_t min_of(int64_t a, int64_t b) { return a < b ? a : b; }
 
 }  // namespace headway

@@ -28,6 +28,16 @@ std::shared_ptr<uint8_t> allocate(size_t bytes, size_t alignment) {
 
 std::shared_ptr<uint8_t> allocate_aligned(size_t bytes) { return allocate(bytes, kAlign); }
 
+int16_t* widening_buffer(size_t count) {
+  static thread_local std::shared_ptr<uint8_t> buffer;
+  static thread_local size_t room = 0;
+  if (count > room) {
+    buffer = allocate(count * sizeof(int16_t), kAlign);
+    room = count;
+  }
+  return reinterpret_cast<int16_t*>(buffer.get());
+}
+
 std::shared_ptr<uint8_t> WeightArena::take(size_t bytes) {
   const size_t wanted = round_up(bytes, kAlign);
   if (wanted > size_ - used_) {
