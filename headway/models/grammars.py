@@ -4,9 +4,11 @@ A source is llguidance's own JSON: a list of grammars, the first of which may na
 """
 
 import json
+import re
 import threading
 from collections import OrderedDict
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from types import MappingProxyType
 from typing import Protocol
@@ -14,6 +16,7 @@ from typing import Protocol
 import llguidance
 
 from headway.errors import InvalidRequestError
+from headway.models.schemas import GrammarError, check_schema
 
 MAX_SOURCE_CHARS = 256 * 1024
 """Longest source; a schema of a thousand properties has a fifth of that."""
@@ -34,9 +37,33 @@ _NO_TEXT = "NoExtensionBias"
 _KEPT = 64
 """Grammars kept compiled: a job of many lines has one schema."""
 
+_KEPT_CHARS = 2 * MAX_SOURCE_CHARS
+"""Most characters that their sources have together: one takes up to 100 bytes compiled, beside up
+to 600 KB for each grammar."""
 
-class GrammarError(InvalidRequestError):
-    """A grammar can't be followed any further, or a token broke it."""
+_NO_FORCING = '%llguidance {"no_forcing": true}\n'
+"""Where only one text may follow, llguidance would look for its end before it gives a mask. Some
+have none (`/a+/ /a+/`, of which the first swallows all), or one beyond any memory."""
+
+_SCHEMA_WITHIN = re.compile(r"%json\s*")
+
+_NO_TEXT = "NoExtensionBias"
+"""llguidance's word for a grammar where nothing may follow, and which isn't complete."""
+
+_KEPT = 64
+"""Grammars kept compiled: a job of many lines has one schema."""
+
+_KEPT_CHARS = 2 * MAX_SOURCE_CHARS
+"""Most characters that their sources have together: one takes up to 100 bytes compiled, beside up
+to 600 KB for each grammar."""
+
+_NO_FORCING = '%llguidance {"no_forcing": true}\n'
+"""Where only one text may follow, llguidance would look for its end before it gives a mask. Some
+have none (`/a+/ /a+/`, of which the first swallows all), or one beyond any memory."""
+
+_MAX_COMBINED = 10
+"""Most patterns that one string of a schema has to match at once: where llguidance gives up on
+them, what it says about it doubles with each."""
 
 
 GrammarPart = Mapping[str, object]
@@ -44,13 +71,14 @@ GrammarPart = Mapping[str, object]
 
 
 def json_part(schema: Mapping[str, object]) -> GrammarPart:
-    """JSON texts that fit a schema."""
+    """JSON texts that fit a schema. Raises GrammarError as `bounded_space` does."""
     return {"json_schema": bounded_space(schema)}
 
 
 def bounded_space(schema: Mapping[str, object]) -> Mapping[str, object]:
     """The schema with an end to white space, where a small model would go on until its length is
-    used up."""
+    used up. Raises GrammarError for one that would take too long to compile."""
+    check_schema(schema)
     return {**schema, "x-guidance": {"whitespace_pattern": r"[ \n\r\t]{1,20}"}}
 
 
@@ -66,7 +94,11 @@ def choice_part(choices: Sequence[str]) -> GrammarPart:
 
 
 def lark_part(grammar: str) -> GrammarPart:
-    """Texts of a grammar in llguidance's dialect of Lark, whose rules begin with `start`."""
+    """Texts of a grammar in llguidance's dialect of Lark, whose rules begin with `start`. Raises
+    GrammarError for a schema within it as `bounded_space` does."""
+    for within in _SCHEMA_WITHIN.finditer(grammar):
+        with suppress(ValueError):  # llguidance says it better
+            check_schema(json.JSONDecoder().raw_decode(grammar, within.end())[0])
     return {"lark_grammar": grammar}
 
 
@@ -81,14 +113,14 @@ def source_of(
 ) -> str:
     """The source of a grammar.
 
-    frame: a Lark grammar around it, which calls it `@answer`. others: grammars that it calls by
-        their names.
+    frame: a Lark grammar around it, which calls it `@answer`; it alone by default. others:
+        grammars that it calls by their names.
     Raises GrammarError for what JSON can't hold.
     """
-    framed = [lark_part(frame), {**part, "name": "answer"}] if frame else [part]
+    framed = [lark_part(_NO_FORCING + (frame or "start: @answer")), {**part, "name": "answer"}]
     named = [{**other, "name": name} for name, other in others.items()]
     try:
-        return json.dumps({"grammars": framed + named})
+        return json.dumps({"grammars": [*framed, *named]})
     except (ValueError, RecursionError) as error:
         raise GrammarError(f"the schema can't be read: {_one_line(str(error))}") from error
 
@@ -174,6 +206,7 @@ class GrammarCompiler:
         self._tokenizer: llguidance.LLTokenizer | None = None
         self._lock = threading.Lock()
         self._kept: OrderedDict[str, Grammar] = OrderedDict()
+        self._kept_chars = 0
 
     def compile(self, source: str, param: str) -> Grammar:
         """Raises InvalidRequestError, about the field `param`, for what can't be compiled."""
@@ -186,10 +219,16 @@ class GrammarCompiler:
                 self._tokenizer = self._make()
         grammar = _compiled(self._tokenizer, source, param)
         with self._lock:
-            self._kept[source] = grammar
-            if len(self._kept) > _KEPT:
-                self._kept.popitem(last=False)
+            if self._kept.setdefault(source, grammar) is grammar:
+                self._kept_chars += len(source)
+            while len(self._kept) > _KEPT or self._kept_chars > _KEPT_CHARS:
+                self._kept_chars -= len(self._kept.popitem(last=False)[0])
         return grammar
+
+    @property
+    def kept_chars(self) -> int:
+        """Characters of the sources whose grammars are kept compiled."""
+        return self._kept_chars
 
 
 def _compiled(tokenizer: llguidance.LLTokenizer, source: str, param: str) -> Grammar:
@@ -222,7 +261,6 @@ class _Wrapped:
         self._encode = vocabulary.encode
 
     def __call__(self, text: str) -> list[int]:
-        # Where only one text may follow, only the tokens that the model was trained on for it may.
         return list(self._encode(text, add_special=False, parse_special=False))
 
 

@@ -1,6 +1,7 @@
 """Grammars compiled for the embedded model's vocabulary, and for one of bytes."""
 
 import json
+import threading
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -11,7 +12,6 @@ from headway.models.grammars import (
     MAX_SOURCE_CHARS,
     Grammar,
     GrammarCompiler,
-    GrammarError,
     GrammarPart,
     choice_part,
     either_source,
@@ -21,6 +21,7 @@ from headway.models.grammars import (
     source_of,
 )
 from headway.models.loader import LoadedModel, load_model
+from headway.models.schemas import GrammarError
 from headway.testing.text import ByteTokenizer
 
 EOS = 0
@@ -113,6 +114,96 @@ def test_lark_and_regular_expressions() -> None:
     lark = 'start: greeting " " NAME\ngreeting: "hello" | "bye"\nNAME: /[A-Z][a-z]+/'
     assert taken(BYTES.compile(lark, "grammar"), "bye Ann") == 7
     assert taken(BYTES.compile(lark, "grammar"), "bye ann") == 4
+
+
+def in_time(part: GrammarPart) -> str:
+    """What came of compiling a grammar and of its first masks, in a thread that may be lost."""
+    outcome: list[str] = []
+
+    def work() -> None:
+        try:
+            state = BYTES.compile(source_of(part), "field").start()
+            for byte in b"xaa":
+                if allows(state.mask(), byte):
+                    state.accept(byte)
+            outcome.append("compiled")
+        except InvalidRequestError as error:
+            outcome.append(str(error))
+
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    thread.join(20)
+    return outcome[0] if outcome else "still at it"
+
+
+@pytest.mark.parametrize(
+    "part",
+    [
+        lark_part("start: /a+/ /a+/"),  # the first swallows all that the second might match
+        lark_part('start: ("x" | "y") /a+/ /a+/'),
+        regex_part("a{1000000000}"),
+        json_part({"type": "string", "pattern": "^a{500000000}$"}),
+    ],
+)
+def test_only_one_way_to_go_on_and_no_end_to_it(part: GrammarPart) -> None:
+    assert in_time(part) == "compiled"
+
+
+def patterns(count: int) -> list[dict[str, object]]:
+    return [{"type": "string", "pattern": rf"(x|y{i}\w)+"} for i in range(count)]
+
+
+def chain(count: int) -> dict[str, object]:
+    """Each refers to the next and has a pattern of its own."""
+    named = {f"n{i}": {"$ref": f"#/$defs/n{i + 1}", **p} for i, p in enumerate(patterns(count))}
+    return {"$ref": "#/$defs/n0", "$defs": {**named, f"n{count}": {"type": "string"}}}
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"allOf": patterns(60)},
+        {"allOf": [{"properties": {"a": p}} for p in patterns(60)]},
+        {"allOf": [{"anyOf": [p, {"type": "integer"}]} for p in patterns(60)]},
+        {"properties": {"a": {"items": {"allOf": [{"allOf": patterns(6)}] * 4}}}},
+        chain(60),
+    ],
+)
+def test_patterns_without_end_are_refused_at_once(schema: Mapping[str, object]) -> None:
+    for make in (json_part, lambda it: lark_part(f"start: %json {json.dumps(it)}")):
+        with pytest.raises(GrammarError, match="combines more than 10 patterns"):
+            make(schema)
+
+
+def test_some_patterns_may_be_combined() -> None:
+    schema = {"allOf": [{"type": "string", "pattern": f"^[a-c]{{{i},9}}$"} for i in range(8)]}
+    grammar = BYTES.compile(source_of(json_part(schema)), "schema")
+    assert taken(grammar, '"abcabca"') == 9 and taken(grammar, '"abc"') == 4
+    each = {f"p{i}": pattern for i, pattern in enumerate(patterns(60))}
+    json_part({"properties": each, "anyOf": [{"required": ["p1"]}]})
+    tree = {"type": "object", "properties": {"next": {"$ref": "#"}, "at": {"format": "date"}}}
+    assert in_time(json_part(tree)) == "compiled"
+    assert in_time(json_part({"allOf": patterns(10)})) != "still at it"
+
+
+def test_ever_new_grammars_are_not_all_kept() -> None:
+    compiler = GrammarCompiler(ByteTokenizer(), 300, {EOS})
+
+    def compiled(number: int, length: int) -> Grammar:
+        text = f"{number} " + "x" * length
+        return compiler.compile(source_of(choice_part([text])), "choice")
+
+    small = compiled(0, 10)
+    for number in range(1, 40):
+        compiled(number, 100_000)
+        assert compiler.kept_chars < 3 * MAX_SOURCE_CHARS
+    assert compiled(0, 10) is not small
+    last = compiled(39, 100_000)
+    assert compiled(39, 100_000) is last
+    for number in range(100, 300):
+        compiled(number, 10)
+    assert compiler.kept_chars < 64 * 200
+    assert compiled(39, 100_000) is not last
 
 
 def test_white_space_in_json_has_an_end() -> None:
