@@ -110,6 +110,11 @@ class Scheduler:
         other."""
         return self._lanes.due(self._under_way, now)
 
+    def overdue(self, now: float) -> bool:
+        """Whether a deadline has passed that no plan or commit has looked at yet."""
+        deadlines = self._world.deadlines
+        return bool(deadlines) and deadlines[0][0] <= now
+
     def plan(self, lane: Lane, now: float, unready: Set[RequestId] = frozenset()) -> StepPlan:
         """Decide the lane's next step; may be empty. Every plan is committed, empty ones too.
 

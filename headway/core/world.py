@@ -270,8 +270,8 @@ class World:
         """End a request in any live state and take back all it holds."""
         if sequence.state is State.RUNNING:
             self._release_device(sequence)
-        elif sequence.held:
-            self.held[sequence.request.group or sequence.id].remove(sequence)
+        elif sequence.held and sequence.request.group is not None:
+            self.held[sequence.request.group].remove(sequence)
         else:
             self.queues[sequence.rank].remove(sequence)
         self.drop_host(sequence)

@@ -151,11 +151,12 @@ class StepLoop:
 
     def _due(self) -> Sequence[Lane]:
         """Lanes to plan. While one of two is busy, the other has no work unless something has
-        changed since it was last planned."""
-        if self._flights and not self._changed:
+        changed since it was last planned, or a deadline has passed."""
+        now_s = self._clock()
+        if self._flights and not self._changed and not self._scheduler.overdue(now_s):
             return ()
         self._changed = False
-        return self._scheduler.due(self._clock())
+        return self._scheduler.due(now_s)
 
     def _start(self, lane: Lane) -> bool:
         """Plan a lane and launch its step; whether that did anything."""

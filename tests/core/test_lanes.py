@@ -8,7 +8,7 @@ from headway.core.outlook import Demand
 from headway.core.plan import Sampled, StepPlan, StepResult
 from headway.core.scheduler import Scheduler
 from headway.core.step_model import StepLoad
-from headway.core.types import Arrangement, Lane, ServiceClass
+from headway.core.types import Arrangement, FinishReason, Lane, ServiceClass
 from headway.testing import make_capacity, make_request
 
 UNIFIED, HALVES = Arrangement(), Arrangement(1, 1)
@@ -151,3 +151,22 @@ def test_a_lane_never_run_is_expected_to_take_what_its_units_suggest() -> None:
     assert models.of(Lane.DECODE, 1).predict(load) == pytest.approx(0.030 * 2**0.7, rel=0.05)
     models.forget(Lane.DECODE, 2)
     assert models.of(Lane.DECODE, 2).predict(load) == pytest.approx(half_s, rel=0.05)
+
+
+@pytest.mark.parametrize("first", [0, 7])  # number 0 is a number, too
+def test_choices_that_wait_for_the_first_end_before_it_where_it_is_in_flight(first: int) -> None:
+    scheduler, _ = machine()
+    for choice in range(5):
+        request = make_request(first + choice, prompt=200, group=first, deadline_s=1.0)
+        scheduler.add(request)
+    plan = scheduler.plan(Lane.PREFILL, 0.0)
+    assert [chunk.request for chunk in plan.chunks] == [first]
+    assert scheduler.overdue(1.5) and not scheduler.overdue(0.5)
+    beside = scheduler.plan(Lane.DECODE, 1.5)
+    assert not scheduler.overdue(1.5), "what is left ends with its step"
+    ended = scheduler.commit(beside, StepResult(beside.step), {}, 1.5).finished
+    assert [end.request for end in ended] == [first + choice for choice in range(1, 5)]
+    last = scheduler.commit(plan, StepResult(plan.step), {}, 2.0).finished
+    assert [end.request for end in last] == [first]
+    assert {end.reason for end in (*ended, *last)} == {FinishReason.DEADLINE}
+    assert not any(count.waiting for count in scheduler.snapshot().classes.values())

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import pytest
@@ -219,3 +219,21 @@ def test_aborts_at_the_hand_over_leave_nothing_behind() -> None:
         prompt = make_prompt(99, 20)
         assert ask(rig, greedy(prompt, 5))[0].ids == oracle(rig, prompt, 5)
         until(lambda: not rig.executor.open_requests)
+
+
+@pytest.mark.parametrize("alone", [True, False])
+def test_a_deadline_is_kept_by_what_waits_while_a_long_step_goes_on(alone: bool) -> None:
+    """Choices that wait for the first one's prompt, and whole requests that wait for others'."""
+    with running(split_rig(duration=Phases(prefill_s=1.0))) as rig:
+        other = None if alone else rig.engine.submit_sync(greedy(make_prompt(1, 200), 1))
+        time.sleep(0.05)
+        began_s = time.monotonic()
+        timed = replace(greedy(make_prompt(2, 200), 40, deadline_s=0.1), n=5)
+        generation = rig.engine.submit_sync(timed)
+        first = next(generation)
+        assert first.finish is FinishReason.DEADLINE
+        assert time.monotonic() - began_s < 0.6
+        assert {delta.finish for delta in generation} == {FinishReason.DEADLINE}
+        if other is not None:
+            assert collect(list(other))[0].finish is FinishReason.LENGTH
+        until(rig.idle)
