@@ -141,6 +141,7 @@ def in_time(part: GrammarPart) -> str:
     [
         lark_part("start: /a+/ /a+/"),  # the first swallows all that the second might match
         lark_part('start: ("x" | "y") /a+/ /a+/'),
+        lark_part('%llguidance {"no_forcing": false}\nstart: /a+/ /a+/'),
         regex_part("a{1000000000}"),
         json_part({"type": "string", "pattern": "^a{500000000}$"}),
     ],
@@ -173,6 +174,25 @@ def test_patterns_without_end_are_refused_at_once(schema: Mapping[str, object]) 
     for make in (json_part, lambda it: lark_part(f"start: %json {json.dumps(it)}")):
         with pytest.raises(GrammarError, match="combines more than 10 patterns"):
             make(schema)
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"type": "integer", "multipleOf": 999_983},
+        {"type": "number", "multipleOf": 0.000999983},
+        {"allOf": [{"type": "integer", "multipleOf": 997}, {"multipleOf": 991}]},
+        {"type": "integer", "multipleOf": 10**5000 + 1},
+    ],
+)
+def test_a_divisor_of_any_size_is_refused(schema: Mapping[str, object]) -> None:
+    with pytest.raises(GrammarError, match="'multipleOf' comes to more than 10,000"):
+        json_part(schema)
+
+
+@pytest.mark.parametrize("divisor", [0.25, 60, 9973, 1_000_000, 1e-9])
+def test_sensible_divisors(divisor: float) -> None:
+    assert in_time(json_part({"type": "number", "multipleOf": divisor})) == "compiled"
 
 
 def test_some_patterns_may_be_combined() -> None:
