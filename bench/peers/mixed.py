@@ -51,12 +51,15 @@ class Cell:
     doubts: str
 
 
-def load(url: str, server: Server, rate: float, flood: bool, settings: argparse.Namespace) -> dict:
-    """What `headway bench serve` says of one load."""
+def load(
+    url: str, server: Server, rate: float, flood: bool, turn: int, settings: argparse.Namespace
+) -> dict:
+    """What `headway bench serve` says of one load. turn: of the loads that this server gets; each
+    has prompts of its own, or what is left of the one before would answer the next."""
     out = settings.out / "cell.json"
     command = [sys.executable, "-m", "headway", "bench", "serve", url, "--json", str(out)]
     command += ["--priority", server.priority, "--seconds", f"{settings.seconds:g}"]
-    command += ["--warmup", f"{settings.warmup:g}", "--seed", f"{settings.seed}"]
+    command += ["--warmup", f"{settings.warmup:g}", "--seed", f"{settings.seed + turn}"]
     if rate:
         command += ["--traffic", f"realtime:rate={rate:g},{REALTIME}"]
     if flood:
@@ -104,9 +107,9 @@ def rates(server: Server, settings: argparse.Namespace) -> dict[float, float]:
     with running(server, PORT, settings.out / "headway.log") as url:
         a_request_s = 0.1
         for u in settings.u:
-            for _ in range(2):
+            for look in range(2):
                 before_s, begin_s = busy_s(url), time.monotonic()
-                load(url, server, u / a_request_s, False, settings)
+                load(url, server, u / a_request_s, False, len(found) * 2 + look, settings)
                 busy = (busy_s(url) - before_s) / (time.monotonic() - begin_s)
                 a_request_s *= busy / u
             found[u] = u / a_request_s
@@ -128,8 +131,8 @@ def measure(
                 loads += [
                     (u, rate, flood) for u, rate in rate_of.items() for flood in (False, True)
                 ]
-                for u, rate, flood in loads:
-                    said = load(url, server, rate, flood, settings)
+                for index, (u, rate, flood) in enumerate(loads):
+                    said = load(url, server, rate, flood, index, settings)
                     cells.append(cell(server, turn, u, flood, said))
                     print(line(cells[-1]), file=sys.stderr, flush=True)
                     document = {"rates": rate_of, "cells": [asdict(c) for c in cells]}
