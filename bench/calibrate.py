@@ -2,9 +2,10 @@
 
     python bench/calibrate.py MODEL.gguf OUT.json [--threads N] [--name smollm2-135m] [--rounds 6]
 
-Cases take turns for several rounds, and the least time of each counts: neighbours on the machine
-only add time, and no case has all its repeats in one bad second. What the engine does between two
-steps is measured by running it, and is part of every step's time.
+Cases take turns for several rounds, so that none has all its repeats in one bad second, and the
+least time of each counts: neighbours on the machine only add time. What the engine does between two
+steps is measured by running it, and is part of every step's time. `fidelity.py` takes means, since
+the run that it compares has the neighbours too.
 """
 
 import argparse
@@ -12,7 +13,7 @@ import json
 import random
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -77,14 +78,21 @@ def main() -> None:
 
 
 def calibration(
-    model: LoadedModel, name: str, rounds: int, threads: int = 0, say: bool = True
+    model: LoadedModel,
+    name: str,
+    rounds: int,
+    threads: int = 0,
+    say: bool = True,
+    summary: Callable[[Sequence[float]], float] = min,
 ) -> dict[str, object]:
-    """What `headway simulate --calibrate` reads."""
-    best = time_steps(model, rounds, threads)
+    """What `headway simulate --calibrate` reads. summary: what counts of a case's repeats."""
+    timed = time_steps(model, rounds, threads)
+    best = {case: min(repeats) for case, repeats in timed.items()}
     host = time_host(model, best, threads)
     steps = []
-    for case, seconds in best.items():
-        whole_s = seconds + host.seconds(case.rows)
+    for case, repeats in timed.items():
+        seconds = summary(repeats)
+        whole_s = seconds + host.seconds(case.rows) * seconds / best[case]
         steps.append(
             {"rows": case.rows, "tokens": case.tokens, "context": case.context, "seconds": whole_s}
         )
@@ -95,8 +103,8 @@ def calibration(
     return {"model": name, "steps": steps}
 
 
-def time_steps(model: LoadedModel, rounds: int, threads: int = 0) -> dict[Case, float]:
-    """The least seconds of each case."""
+def time_steps(model: LoadedModel, rounds: int, threads: int = 0) -> dict[Case, list[float]]:
+    """The seconds of each case's repeats."""
     options = NativeOptions(
         kv_blocks=max(c.rows * -(-(c.context + c.tokens) // BLOCK_TOKENS) for c in CASES),
         max_seqs=MOST_ROWS,
@@ -108,13 +116,13 @@ def time_steps(model: LoadedModel, rounds: int, threads: int = 0) -> dict[Case, 
         for block in range(options.kv_blocks):
             executor.native.fill_block(False, block, SMALL_HALF)
         steps = {case: plans(case) for case in CASES}
-        best = dict.fromkeys(CASES, float("inf"))
+        timed: dict[Case, list[float]] = {case: [] for case in CASES}
         for _ in range(rounds):
             for case in CASES:
                 run_once(executor, next(steps[case]))
-                timed = [run_once(executor, next(steps[case])).whole_s for _ in range(case.reps)]
-                best[case] = min(best[case], *timed)
-        return best
+                for _ in range(case.reps):
+                    timed[case].append(run_once(executor, next(steps[case])).whole_s)
+        return timed
     finally:
         executor.close()
 

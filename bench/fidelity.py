@@ -4,7 +4,8 @@
         [--json OUT.json] [--markdown OUT.md]
 
 Each run: steps of the executor are timed and a device is fitted to them (as `calibrate.py` and
-`headway simulate --calibrate` do), a seeded load of three classes is sent to a real engine in real
+`headway simulate --calibrate` do, but to their means: the real run has the machine's neighbours
+too), a seeded load of three classes is sent to a real engine in real
 time, and the same load is simulated on the fitted device with the same sizes, policy and scheduler.
 Compared are the medians over the requests, of TTFT and of TPOT; what counts is the median of the
 runs' differences. The same few steps are timed before and after the load: a run between which the
@@ -19,7 +20,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from statistics import median
+from statistics import fmean, median
 
 from calibrate import Answer, calibration, pace, tokens_of
 
@@ -118,7 +119,7 @@ def _load(seed: int, requests: int, rate_per_s: float) -> Trace:
 
 def _run(model: LoadedModel, args: argparse.Namespace, trace: Trace) -> Run:
     mix = Mix(parse_shares(CLASSES))
-    document = calibration(model, args.name, args.rounds, say=False)
+    document = calibration(model, args.name, args.rounds, say=False, summary=fmean)
     before_s = pace(model)
     answers = _real(model, args.policy, trace, mix)
     after_s = pace(model)
