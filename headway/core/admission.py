@@ -103,9 +103,10 @@ class TieredAdmission:
         if room < 1 and not residency.waiting_promoted():
             return False  # whoever enters needs a block
         gate = self._relief(blocked) if blocked else None
+        too_large = f"needs more than the {room} blocks left"
         for sequence in behind:
             if not sequence.promoted and not world.may_need_at_most(sequence, room):
-                residency.notes.passed(sequence, f"needs more than the {room} blocks left")
+                residency.notes.passed(sequence, too_large)
             elif gate is not None and not self._backfills(sequence, gate):
                 residency.notes.passed(sequence, "would delay the head of the line")
             elif residency.try_enter(sequence):

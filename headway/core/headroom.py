@@ -32,22 +32,25 @@ class OutputLengths:
 
     def remaining(self, sequence: Sequence) -> int:
         """Tokens the sequence is expected to generate from now, at least 1."""
-        return self.remaining_of((sequence,))[0]
+        return self.outlook((sequence,))[0][0]
 
-    def remaining_of(self, sequences: Iterable[Sequence]) -> list[int]:
-        """The same of each; in one go, since it is asked for all residents."""
-        means = {c: mean.value for c, mean in self._means.items()}
-        remaining = []
+    def outlook(self, sequences: Iterable[Sequence]) -> list[tuple[int, int, int]]:
+        """Remaining tokens, tokens and blocks of each; in one go, since it is asked for all
+        residents."""
+        means = {c: (m.value, int(_LEAST_SHARE * m.value)) for c, m in self._means.items()}
+        outlook = []
         for sequence in sequences:
             tokens = len(sequence.tokens)
             left = sequence.most_tokens - tokens
-            if sequence.limits.stop_ids:
-                mean = means[sequence.service_class]
-                beyond = mean - (tokens - sequence.prompt_tokens)
-                expected = int(beyond if beyond > _LEAST_SHARE * mean else _LEAST_SHARE * mean)
-                left = expected if expected < left else left
-            remaining.append(left if left > 1 else 1)
-        return remaining
+            if sequence.may_stop:
+                mean, least = means[sequence.service_class]
+                expected = int(mean - (tokens - sequence.prompt_tokens))
+                if expected < least:
+                    expected = least
+                if expected < left:
+                    left = expected
+            outlook.append((left if left > 1 else 1, tokens, len(sequence.blocks)))
+        return outlook
 
 
 class Caution:
@@ -91,18 +94,14 @@ class Forecast:
         self._size = block_size
         self._lengths = lengths
         self._peak: int | None = None
-        self._members = self._members_of(list(residents))
+        self._members = lengths.outlook(residents)
+        """Remaining tokens, tokens and blocks of each, who ends first first."""
+        self._members.sort(key=_remaining)
 
     def add(self, sequence: Sequence) -> None:
         """One more resident."""
         self._peak = None
-        insort(self._members, self._members_of([sequence])[0], key=itemgetter(0))
-
-    def _members_of(self, sequences: list[Sequence]) -> list[tuple[int, int, int]]:
-        """Remaining tokens, tokens and blocks of each, who ends first first."""
-        remaining = self._lengths.remaining_of(sequences)
-        tokens, blocks = [len(s.tokens) for s in sequences], [len(s.blocks) for s in sequences]
-        return sorted(zip(remaining, tokens, blocks, strict=True), key=itemgetter(0))
+        insort(self._members, self._lengths.outlook((sequence,))[0], key=_remaining)
 
     def headroom_blocks(self) -> int:
         """Most additional blocks the residents will hold at once, over what they hold now.
@@ -135,3 +134,6 @@ class Forecast:
             if freed >= shortage_blocks:
                 return Relief(remaining, freed - shortage_blocks)
         return Relief(0, 0)
+
+
+_remaining = itemgetter(0)

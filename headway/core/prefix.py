@@ -37,8 +37,16 @@ class PrefixChain:
 
     def digests(self, tokens: Sequence[int], count: int) -> list[bytes]:
         """Of the first `count` blocks of the sequence's tokens, all of which must be full."""
+        self._extend(tokens, count)
+        return self._digests[:count]
+
+    def digest(self, tokens: Sequence[int], block: int) -> bytes:
+        """Of one block of the sequence's tokens, which must be full as those before it."""
+        self._extend(tokens, block + 1)
+        return self._digests[block]
+
+    def _extend(self, tokens: Sequence[int], count: int) -> None:
         size, digests = self._block_size, self._digests
         for i in range(len(digests), count):
             parent = digests[i - 1] if i else self._root
             digests.append(chain_digest(parent, tokens[i * size : (i + 1) * size]))
-        return digests[:count]

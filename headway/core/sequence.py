@@ -43,6 +43,7 @@ class Sequence:
     in_flight: a submitted plan computes it or copies its KV; it is left alone until the commit.
     wanted_by: a lane whose plan would have displaced it, had it not been in flight (leaving).
     most_tokens: of prompt and answer, as the request limits them.
+    may_stop: whether there are tokens that end it before that.
     """
 
     request: Request
@@ -76,6 +77,7 @@ class Sequence:
     limits: Limits = field(init=False)
     prompt_tokens: int = field(init=False)
     most_tokens: int = field(init=False)
+    may_stop: bool = field(init=False)
 
     def __post_init__(self) -> None:
         """What every step asks for is taken out of the request once."""
@@ -84,6 +86,7 @@ class Sequence:
         self.limits = self.request.limits
         self.prompt_tokens = len(self.request.prompt)
         self.most_tokens = self.prompt_tokens + self.limits.max_tokens
+        self.may_stop = bool(self.limits.stop_ids)
 
     @property
     def generated(self) -> int:

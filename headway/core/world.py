@@ -165,7 +165,7 @@ class World:
             return True
         if missing > (len(sequence.tokens) - 1) // self.capacity.block_size:
             return False
-        return self.device.finds(sequence.prefix.digests(sequence.tokens, missing)[-1])
+        return self.device.finds(sequence.prefix.digest(sequence.tokens, missing - 1))
 
     def enter(self, sequence: Sequence, lane: Lane, now: float) -> list[BlockCopy]:
         """Give a waiting or swapped request its blocks and a seat; the copies that bring it back.
