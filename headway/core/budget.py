@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import inf
 
 from headway.core.step_model import StepLoad, StepModel
 
@@ -11,6 +10,8 @@ _TTFT_LEAST_S = 0.2
 _TTFT_STEPS = 8
 _MAX_STEP_SHARE = 0.25
 _FIXED_SHARE = 0.05
+_PROMPT_PACE = 6.0
+"""Steps with realtime's prompts may be this many times what they take beside these."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +34,12 @@ class Targets:
         ttft_s = self.ttft_s or max(_TTFT_LEAST_S, _TTFT_STEPS * realtime_step_s)
         return _MAX_STEP_SHARE * ttft_s
 
+    def prompt_step(self, realtime_step_s: float, beside_s: float) -> float:
+        """Longest step with realtime rows and prompts where no ITL target is given; all of it but
+        `beside_s` is the prompts'. They may have five sixths, so that rows slow a prompt down by no
+        more than a fifth."""
+        return min(_PROMPT_PACE * beside_s, self.max_step(realtime_step_s))
+
 
 def long_enough(model: StepModel) -> float:
     """Seconds of a step with prefill beyond which a longer one gains little: what every step costs,
@@ -40,12 +47,14 @@ def long_enough(model: StepModel) -> float:
     return model.fixed_seconds / _FIXED_SHARE
 
 
+_NOTHING = StepLoad()
+
+
 class StepBudget:
     """Fills one step: what was put in, and whether more fits. Lives for one plan."""
 
     def __init__(self, model: StepModel, max_tokens: int, limit_s: float) -> None:
-        """`limit_s` binds what is asked with `rows_room` and `chunk_room`; what must run is put in
-        with `take`."""
+        """`limit_s` binds what is asked with `rows_room`; what must run is put in with `take`."""
         self._model = model
         self._limit_s = limit_s
         self.load = StepLoad()
@@ -57,10 +66,12 @@ class StepBudget:
         most = contexts[: max(self.tokens_left, 0)]
         return self._model.rows_room(self.load, most, self._limit_s)
 
-    def chunk_room(self, context: int, most_s: float = inf) -> int:
-        """Most prefill tokens at `context` that keep the step within its limits, and `most_s`."""
-        room = self._model.prefill_room(self.load, context, min(self._limit_s, most_s))
-        return max(min(room, self.tokens_left), 0)
+    def chunk_room(self, context: int, limit_s: float, beside: StepLoad = _NOTHING) -> int:
+        """Most prefill tokens at `context` that keep the step within `limit_s` and its tokens, with
+        `beside` still to be put in."""
+        load = self.load.with_all(beside) if beside.tokens else self.load
+        room = self._model.prefill_room(load, context, limit_s)
+        return max(min(room, self.tokens_left - beside.tokens), 0)
 
     def take_rows(self, contexts: Sequence[int]) -> None:
         """Put decode rows in."""

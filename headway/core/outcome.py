@@ -54,7 +54,8 @@ def _measure(world: World, plan: StepPlan, under_way: UnderWay, result: StepResu
     if plan.swap_in:
         measured.copy_in_s.add(timing.copy_in_s / len(plan.swap_in))
     if plan.chunks and not result.interrupted:
-        measured.steps.of(plan.lane, plan.units).observe(under_way.load, timing.compute_s)
+        model = measured.steps.of(plan.lane, plan.units)
+        model.observe(under_way.load, timing.compute_s, under_way.limited)
 
 
 def _settle_copies(world: World, under_way: UnderWay) -> None:

@@ -116,14 +116,17 @@ class Stepping:
         the highest class present gets a block whatever the limit. While realtime is about, those of
         the lower classes make no step longer than pays: the next arrival would wait for it."""
         realtime = rank is ServiceClass.REALTIME
-        if self._realtime_first and not realtime:
+        prompts = self._able(self._of(rank).prompts)
+        if not prompts or (self._realtime_first and not realtime):
             return
-        most_s = inf if realtime else self._long_enough_s
-        size, prompts = self._world.capacity.block_size, self._able(self._of(rank).prompts)
-        kept = self._floor_tokens() if prompts and realtime else 0
+        size = self._world.capacity.block_size
+        limit_s = min(self.limit_s, self._long_enough_s)
+        floor = StepLoad()
+        if realtime:
+            limit_s = self.limit_s = self._prompt_limit()
+            floor = self._floor_load(self._budget.chunk_room(prompts[0].computed, limit_s))
         for sequence in prompts:
-            room = self._budget.chunk_room(sequence.computed, most_s)
-            room = min(room, self._budget.tokens_left - kept)
+            room = self._budget.chunk_room(sequence.computed, limit_s, floor)
             if not self._granted_block and not self._chunks_above(rank):
                 room = max(room, min(size, self._budget.tokens_left))
             tokens = min(room, sequence.pending)
@@ -150,13 +153,8 @@ class Stepping:
     def floor(self) -> None:
         """Spend the floor credit on lower-class residents left out: promoted first, then those
         left out longest."""
-        size = self._world.capacity.block_size
-        lower = [s for s in self._lower() if s not in self._chunks and s.pending]
-        if not lower:
-            return
         spent = self.lower_tokens
-        for sequence in sorted(lower, key=lambda s: (not s.promoted, s.last_step)):
-            tokens = min(size, sequence.pending)
+        for sequence, tokens in self._floor_chunks():
             if tokens > self._budget.tokens_left:
                 continue
             if spent + tokens > self._credit.tokens(self.tokens + tokens):
@@ -165,20 +163,27 @@ class Stepping:
                 self._budget.take(tokens, sequence.computed, sequence.decoding)
                 spent += tokens
 
-    def _lower(self) -> Iterable[Sequence]:
-        """Residents of the classes below realtime that could compute, most senior first."""
-        classes = (ServiceClass.STANDARD, ServiceClass.BATCH)
-        return chain.from_iterable(self._able(self._of(c).seated) for c in classes)
+    def _floor_load(self, prompt_tokens: int) -> StepLoad:
+        """What the floor credit will buy beside so many tokens of realtime's prompts: they leave
+        time and tokens for it."""
+        load = StepLoad()
+        most = self._credit.tokens(self.tokens + prompt_tokens)
+        if most:
+            for sequence, tokens in self._floor_chunks():
+                if load.tokens + tokens > most:
+                    break
+                load = load.plus(tokens, sequence.computed, sequence.decoding)
+        return load
 
-    def _floor_tokens(self) -> int:
-        """Tokens that realtime's prefill leaves for what the floor credit will buy."""
-        size, wanted = self._world.capacity.block_size, 0
-        most = self._credit.tokens(self._world.capacity.max_step_tokens)
-        for sequence in self._lower():
-            if wanted >= most:
-                break
-            wanted += min(size, sequence.pending)
-        return min(wanted, most)
+    def _floor_chunks(self) -> list[tuple[Sequence, int]]:
+        """Residents of the classes below realtime that could compute and don't yet, with the tokens
+        of a row or a block, in the order in which the floor credit serves them."""
+        classes = (ServiceClass.STANDARD, ServiceClass.BATCH)
+        able = chain.from_iterable(self._able(self._of(c).seated) for c in classes)
+        left = [s for s in able if s not in self._chunks and s.pending]
+        left.sort(key=lambda s: (not s.promoted, s.last_step))
+        size = self._world.capacity.block_size
+        return [(s, min(size, s.pending)) for s in left]
 
     def unstick(self) -> None:
         """If nobody computes on any lane, make the most senior resident do: every step makes
@@ -217,9 +222,9 @@ class Stepping:
         for sequence, count in self._chunks.items():
             sequence.in_flight = True
             sequence.last_step = step
-            start, blocks = sequence.computed, sequence.blocks
-            new = tuple(sequence.tokens[start : start + count])
-            last = start + count == len(sequence.tokens)
+            start, blocks, tokens = sequence.computed, sequence.blocks, sequence.tokens
+            new = (tokens[start],) if count == 1 else tuple(tokens[start : start + count])
+            last = start + count == len(tokens)
             chunks.append(Chunk(sequence.id, new, start, blocks, len(blocks), last))
         return tuple(chunks)
 
@@ -291,7 +296,18 @@ class Stepping:
         load = StepLoad(0, 0, max(len(rows), 1), sum(s.computed for s in rows))
         realtime_step_s = self._model.predict(load)
         limit_s = targets.max_step(realtime_step_s)
-        return min(limit_s, targets.itl(realtime_step_s)) if rows else limit_s
+        if not rows:
+            return limit_s
+        return min(limit_s, targets.itl(realtime_step_s) / (1 + self._model.overrun))
+
+    def _prompt_limit(self) -> float:
+        """Longest the step may be made by realtime's own prompts."""
+        rows, targets = self._of(ServiceClass.REALTIME).rows, self._world.config.targets
+        if targets.itl_s or not rows:
+            return self.limit_s
+        load = StepLoad(0, 0, len(rows), sum(s.computed for s in rows))
+        model = self._model
+        return max(self.limit_s, targets.prompt_step(model.predict(load), model.beside(load)))
 
 
 _last_step = attrgetter("last_step")

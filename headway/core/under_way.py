@@ -1,6 +1,7 @@
 """What has to be remembered of a plan until its commit."""
 
 from dataclasses import dataclass
+from math import inf
 
 from headway.core.bound import StepRoom, step_room
 from headway.core.residency import Residency
@@ -18,7 +19,7 @@ class UnderWay:
     computing: requests of its chunks, in their order. copied: requests whose KV it copies.
     touched: these, and those it admitted.
     lower_wanted: whether a resident of the lower classes had tokens to compute (the floor property
-    counts such steps).
+    counts such steps). limited: whether a latency target bound the step.
     """
 
     step: int
@@ -31,6 +32,7 @@ class UnderWay:
     touched: tuple[Sequence, ...]
     room: StepRoom
     planned_s: float
+    limited: bool
 
     @classmethod
     def of(cls, world: World, residency: Residency, stepping: Stepping, now: float) -> "UnderWay":
@@ -47,6 +49,7 @@ class UnderWay:
             touched=(*residency.moved, *residency.entered),
             room=_room(world, residency.lane, load.decode_rows),
             planned_s=now,
+            limited=stepping.limit_s < inf,
         )
 
 

@@ -1,11 +1,15 @@
 """What a step may hold: targets, room for rows and chunks, floor credit; and settings' ranges."""
 
+from math import inf
+
 import pytest
 
 from headway.core.budget import FloorCredit, StepBudget, Targets
 from headway.core.config import Reserve, SchedulerConfig
 from headway.core.step_model import StepLoad, StepModel
 from headway.errors import ConfigError
+
+LIMIT_S = 0.0065
 
 
 def test_targets_not_given_follow_the_realtime_only_step() -> None:
@@ -18,8 +22,8 @@ def test_targets_not_given_follow_the_realtime_only_step() -> None:
 
 def test_a_budget_holds_what_fits_into_tokens_and_time() -> None:
     """The prior: 2 ms a step and 1 ms a token."""
-    budget = StepBudget(StepModel(), max_tokens=8, limit_s=0.0065)
-    assert budget.chunk_room(0) == 4
+    budget = StepBudget(StepModel(), max_tokens=8, limit_s=LIMIT_S)
+    assert budget.chunk_room(0, LIMIT_S) == 4
     budget.take(2, 0, decoding=False)
     budget.take(1, 100, decoding=True)
     assert budget.load == StepLoad(2, 2, 1, 100)
@@ -28,15 +32,28 @@ def test_a_budget_holds_what_fits_into_tokens_and_time() -> None:
     budget.take_rows([0])
     assert budget.load == StepLoad(2, 2, 2, 100)
     assert budget.rows_room([0, 0]) == 0, "the time is up"
-    assert budget.chunk_room(0) == 0
+    assert budget.chunk_room(0, LIMIT_S) == 0
 
 
 def test_a_budget_without_tokens_takes_nothing_however_long_the_step() -> None:
     budget = StepBudget(StepModel(), max_tokens=2, limit_s=float("inf"))
-    assert budget.chunk_room(0) == budget.rows_room([5] * 4) == 2
+    assert budget.chunk_room(0, inf) == budget.rows_room([5] * 4) == 2
     budget.take(2, 0, decoding=False)
     assert budget.rows_room([0, 0]) == 0
-    assert budget.chunk_room(0) == 0
+    assert budget.chunk_room(0, inf) == 0
+
+
+def test_a_chunk_leaves_time_and_tokens_for_what_is_to_come_beside_it() -> None:
+    """The prior: 2 ms a step and 1 ms a token, in whatever kind of chunk."""
+    budget = StepBudget(StepModel(), max_tokens=8, limit_s=LIMIT_S)
+    assert budget.chunk_room(0, LIMIT_S, StepLoad(1, 0, 1, 0)) == 2
+    assert budget.chunk_room(0, inf, StepLoad(1, 0, 1, 0)) == 6
+    assert budget.chunk_room(0, inf, StepLoad(4, 0, 5, 0)) == 0
+
+
+def test_prompts_of_realtime_may_have_five_sixths_of_a_step_up_to_its_longest() -> None:
+    assert Targets().prompt_step(0.001, 0.002) == pytest.approx(0.012)
+    assert Targets().prompt_step(0.001, 0.02) == pytest.approx(0.05)
 
 
 def test_floor_credit_is_a_share_of_what_was_computed_less_what_was_served() -> None:

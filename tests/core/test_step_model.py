@@ -2,7 +2,7 @@
 
 import random
 import statistics
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import pytest
 
@@ -98,8 +98,48 @@ def test_prefill_room_is_what_fits() -> None:
     rows = StepLoad(0, 0, 4, 4 * 500)
     room = model.prefill_room(rows, 0, 0.1)
     assert room > 0
-    assert model.predict(StepLoad(room, 0, 4, 4 * 500)) == pytest.approx(0.1, rel=0.02)
+    assert model.predict(rows.plus(room, 0, decoding=False)) == pytest.approx(0.1, rel=0.02)
     assert model.prefill_room(rows, 0, model.predict(rows) / 2) == 0
+
+
+def test_a_long_chunks_room_counts_that_its_tokens_see_each_other() -> None:
+    model = StepModel()
+    for load in mixed_loads(3000, seed=7):
+        model.observe(load, processor(load))
+    for context in (0, 1000):
+        room = model.prefill_room(StepLoad(), context, 2.0)
+        chunk = StepLoad().plus(room, context, decoding=False)
+        assert chunk.prefill_context > 1.3 * room * context
+        assert model.predict(chunk) == pytest.approx(2.0, rel=0.001)
+
+
+def overrun_after(errors: Iterable[float], limited: bool = True) -> float:
+    """Of a model that knows its load and then sees steps so much longer than it predicts."""
+    model, load = StepModel(), StepLoad(0, 0, 8, 8 * 500)
+    for _ in range(400):
+        model.observe(load, processor(load))
+    for error in errors:
+        model.observe(load, model.predict(load) * (1 + error), limited)
+    return model.overrun
+
+
+def test_the_overrun_is_what_one_limited_step_in_a_hundred_exceeds() -> None:
+    draw = random.Random(9)
+    errors = [draw.uniform(-0.02, 0.02) for _ in range(20_000)]
+    assert overrun_after(errors) == pytest.approx(0.0196, abs=0.003)
+    assert overrun_after(errors, limited=False) == 0.0
+
+
+def test_the_overrun_stays_between_nothing_and_a_twentieth() -> None:
+    assert overrun_after([-0.01] * 50) == 0.0
+    assert overrun_after([0.5] * 100) == 0.05
+
+
+def test_what_a_new_model_gets_wrong_is_no_overrun() -> None:
+    model = StepModel()
+    for load in mixed_loads(100, seed=10):
+        model.observe(load, 5 * processor(load), limited=True)
+    assert model.overrun == 0.0
 
 
 def test_a_lone_row_is_predicted_though_most_steps_are_long_chunks() -> None:
@@ -129,4 +169,6 @@ def test_attention_does_not_hide_behind_the_reading_of_the_weights() -> None:
     assert seconds(hidden) > 1.3 * seconds(StepLoad(0, 0, 2, 0))
     assert model.predict(hidden) == pytest.approx(seconds(hidden), rel=0.02)
     room = model.prefill_room(StepLoad(0, 0, 2, 0), 8000, limit_s=0.006)
-    assert seconds(StepLoad(room, room * 8000, 2, 0)) == pytest.approx(0.006, rel=0.02)
+    assert seconds(StepLoad(0, 0, 2, 0).plus(room, 8000, decoding=False)) == pytest.approx(
+        0.006, rel=0.02
+    )

@@ -2,10 +2,14 @@
 
 from collections.abc import Set
 
+import pytest
+
 from headway.core.budget import FloorCredit, Targets
 from headway.core.config import SchedulerConfig
+from headway.core.request import Request
 from headway.core.residency import Residency
 from headway.core.sequence import Sequence
+from headway.core.step_model import StepLoad
 from headway.core.stepping import Stepping
 from headway.core.types import Lane, RequestId, ServiceClass, State
 from headway.core.world import World
@@ -179,3 +183,53 @@ def test_a_lower_classes_prompt_makes_no_step_longer_than_pays() -> None:
         stepping = stepping_for(world)
         stepping.prefill(rank)
         assert computing(stepping) == {1: tokens}
+
+
+def realtime_prompt_beside(row: Request, config: SchedulerConfig) -> World:
+    """A realtime prompt of 400 tokens beside a decoding resident. The prior model: 2 ms a step and
+    1 ms a token."""
+    world = world_of(64, config=config, max_step_tokens=512)
+    world.realtime_seen_s = 1.0
+    decoding(world, row)
+    decoding(world, make_request(9, REALTIME, 400), generated=0).has_computed(0)
+    return world
+
+
+def test_a_realtime_prompt_leaves_time_in_the_step_for_the_floor() -> None:
+    """Of 50 ms, 2 are the step's and 1 is that of the row which the floor credit buys."""
+    config = SchedulerConfig(targets=Targets(ttft_s=0.2))
+    for credit_tokens, expected in ((0, {9: 48}), (1, {9: 47, 1: 1})):
+        world = realtime_prompt_beside(make_request(1, BATCH, 15), config)
+        credit = FloorCredit(share=0.001, most_tokens=100)
+        credit.settle(1000 * credit_tokens, 0)
+        stepping = Stepping(world, Residency(world, Lane.UNIFIED, 1.0), credit, now=1.0)
+        stepping.prefill(REALTIME)
+        stepping.floor()
+        assert computing(stepping) == expected
+
+
+def test_beside_rows_a_realtime_prompt_has_five_sixths_of_a_step_where_no_itl_target_is_given() -> (
+    None
+):
+    """Beside it the step takes 3 ms. With a target of 10 ms, that is what it is."""
+    for targets, tokens, limit_s in (
+        (Targets(ttft_s=0.2), 15, 0.018),
+        (Targets(ttft_s=0.04), 7, 0.010),
+        (Targets(itl_s=0.010, ttft_s=0.2), 7, 0.010),
+    ):
+        row = make_request(1, REALTIME, 1)
+        world = realtime_prompt_beside(row, SchedulerConfig(targets=targets))
+        stepping = stepping_for(world)
+        stepping.decode_rows(REALTIME)
+        stepping.prefill(REALTIME)
+        assert stepping.limit_s == pytest.approx(limit_s)
+        assert computing(stepping) == {1: 1, 9: max(tokens, 16)}
+
+
+def test_steps_that_end_later_than_predicted_are_planned_shorter() -> None:
+    world = realtime_prompt_beside(make_request(1, REALTIME, 1), SchedulerConfig())
+    model = world.step_model(Lane.UNIFIED)
+    model.observe(StepLoad(decode_rows=1), 0.003)
+    before_s = stepping_for(world).limit_s
+    model.overrun = 0.04
+    assert stepping_for(world).limit_s == pytest.approx(before_s / 1.04)
