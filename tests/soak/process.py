@@ -17,7 +17,8 @@ from headway.models.quant import Encoding
 from tests.models.writers import TINY_WIDE, tiny_gguf
 
 KV_BLOCKS = 64
-HOST_BLOCKS = 32
+HOST_BLOCKS = 24
+"""Room for two or three that are swapped; whoever else is preempted is computed again."""
 MAX_MODEL_LEN = 256
 DRAIN_S = 20
 _START_S = 90.0
@@ -25,8 +26,9 @@ _START_S = 90.0
 
 
 def tiny_model(folder: Path) -> Path:
-    """A model that answers in milliseconds, its file in `folder`."""
-    config = replace(TINY_WIDE, max_context=2 * MAX_MODEL_LEN)
+    """A model that answers in milliseconds, its file in `folder`. It has layers enough for a block
+    to be copied out and back in less time than its tokens take to be computed again."""
+    config = replace(TINY_WIDE, layers=8, max_context=2 * MAX_MODEL_LEN)
     return tiny_gguf(folder / "tiny.gguf", config, Encoding.Q8_0)
 
 

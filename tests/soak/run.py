@@ -4,14 +4,16 @@ Usage: python -m tests.soak.run [--seconds 1200] [--seed 1] [--clients 24]
 
 Nothing may be lost: every request gets its answer (the same as alone), an explicit error, or has
 been left by its client. Memory stays flat, /health green, and at the end every block is free or
-cached. Then 500 streams at once.
+cached; victims are swapped and computed again. Then 500 streams at once.
 """
 
 import argparse
 import asyncio
+import re
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -27,6 +29,12 @@ from tests.soak.traffic import Ledger, Phase, Traffic
 MOST_GROWTH_BYTES = 16 << 20
 """Of a server's memory over the later half of its life."""
 
+LONG_S = 300.0
+"""From which on every kind of preemption has to happen."""
+
+KINDS = ("swap", "recompute")
+
+_LABEL = re.compile(r'(\w+)="([^"]*)"')
 _PEEK_S = 0.25
 _LATE_S = 2.0
 """How long after a start clients may still report what they saw of the stop."""
@@ -45,17 +53,21 @@ class Plan:
 @dataclass
 class Report:
     """How it went; without faults all was well. restart_s: from SIGTERM to being ready again.
-    preempted: by class and kind, of the second server."""
+    preempted: by kind and class, of both servers."""
 
     ledger: Ledger
     memory: list[Growth] = field(default_factory=list)
     looks: int = 0
     restart_s: float = 0.0
-    preempted: dict[str, float] = field(default_factory=dict)
+    preempted: Counter[tuple[str, str]] = field(default_factory=Counter)
 
     @property
     def faults(self) -> list[str]:
         return self.ledger.faults
+
+    def preemptions(self, kind: str) -> int:
+        """Of all classes."""
+        return sum(count for (each, _), count in self.preempted.items() if each == kind)
 
 
 def soak(plan: Plan, folder: Path) -> Report:
@@ -69,6 +81,10 @@ def soak(plan: Plan, folder: Path) -> Report:
             report.faults.append(f"the server ended with {code} at SIGTERM")
     finally:
         server.kill()
+    if plan.seconds >= LONG_S:
+        for kind in KINDS:
+            if not report.preemptions(kind):
+                report.faults.append(f"nobody was preempted by {kind}")
     if complaints := server.complaints():
         report.faults.append(f"the server complained: {complaints[-2000:]}")
     return report
@@ -89,15 +105,11 @@ class _Soak:
             await self._traffic.learn()
             async with self._clients():
                 await self._life()
+                await self._count_preemptions()
                 await self._restart()
                 await self._life()
             self._report.faults.extend(await asyncio.to_thread(at_rest, self._server))
-            gauges = await asyncio.to_thread(self._server.gauges)
-            self._report.preempted = {
-                name: count
-                for name, count in gauges.items()
-                if name.startswith("headway_preemptions_total") and count
-            }
+            await self._count_preemptions()
             await self._traffic.crowd(self._plan.crowd)
             self._report.faults.extend(await asyncio.to_thread(at_rest, self._server))
         finally:
@@ -132,6 +144,13 @@ class _Soak:
         if grown.grown_bytes > MOST_GROWTH_BYTES:
             self._report.faults.append(f"memory is not flat: {grown}")
 
+    async def _count_preemptions(self) -> None:
+        """Of the server there is, shortly before its end."""
+        for name, count in (await asyncio.to_thread(self._server.gauges)).items():
+            if name.startswith("headway_preemptions_total"):
+                labels = dict(_LABEL.findall(name))
+                self._report.preempted[labels["kind"], labels["service_class"]] += int(count)
+
     async def _healthy(self) -> bool:
         self._report.looks += 1
         try:
@@ -155,7 +174,10 @@ def summary(report: Report) -> str:
     ledger = report.ledger
     rows = [f"{n:9,}  {kind}: {what}" for (kind, what), n in sorted(ledger.outcomes.items())]
     rows += [f"memory of server {i}: {grown}" for i, grown in enumerate(report.memory, 1)]
-    rows += [f"{count:9,.0f}  {name}" for name, count in report.preempted.items()]
+    rows += [
+        f"{count:9,}  preempted by {kind}: {name}"
+        for (kind, name), count in sorted(report.preempted.items())
+    ]
     rows.append(f"stopped and started in {report.restart_s:.1f} s; green {report.looks:,} times")
     rows.append(f"{ledger.requests:,} requests, {len(report.faults)} faults")
     return "\n".join([*rows, *report.faults[:50]])
