@@ -8,6 +8,10 @@
 VENV := .venv
 VLLM_VENV := .venv-vllm
 TORCH ?= torch==2.13.0
+LLAMA_CPP_VENV := .venv-llama-cpp
+OPENVINO_VENV := .venv-openvino
+XLLAMACPP ?= xllamacpp==2026.10.11549
+OPENVINO_GENAI ?= openvino-genai==2026.4.1.0 openvino-tokenizers==2026.4.1.0 openvino==2026.4.1
 BIN := $(VENV)/bin
 MODEL ?=
 ARGS ?=
@@ -26,8 +30,22 @@ SANITIZED := tests/native/test_activations.py tests/native/test_gemm.py tests/na
 
 NATIVE := CMakeLists.txt $(shell find native -type f 2>/dev/null)
 
+# Interpreters with the peers in them. One that is given is taken as it is, and one given as nothing
+# leaves its peer out; the others' environments are made.
+LLAMA_CPP = $(LLAMA_CPP_VENV)/bin/python
+OPENVINO = $(OPENVINO_VENV)/bin/python
+VLLM = $(VLLM_VENV)/bin/python
+made-here = $(if $(filter file,$(origin $(1))),$(2))
+PEER_ENVIRONMENTS = $(call made-here,LLAMA_CPP,$(LLAMA_CPP_VENV)/.peer) \
+	$(call made-here,OPENVINO,$(OPENVINO_VENV)/.peer) $(call made-here,VLLM,$(VLLM_VENV)/.vllm)
+ROUNDS ?= 3
+SECONDS ?= 60
+PARTS ?= raw,mixed,footprint
+Q4_0 ?=
+HF ?=
+
 .DEFAULT_GOAL := help
-.PHONY: help serve test test-web check bench bench-cpu kills sanitize tsan scenarios test-torch test-vllm fuzz-http fuzz-readers soak format clean preflight
+.PHONY: help serve test test-web check bench bench-cpu bench-peers kills sanitize tsan scenarios test-torch test-vllm fuzz-http fuzz-readers soak format clean preflight
 
 
 help:  ## what there is to make
@@ -71,6 +89,14 @@ bench-cpu: $(VENV)/.headway  ## the CPU engine beside its limits and PEERS="--ll
 	$(BIN)/python bench/roofline.py "$$model" $(ARGS) && \
 	$(BIN)/python bench/peers/compare.py "$$model" $(PEERS)
 
+bench-peers: $(VENV)/.headway $(VENV)/.dev $(PEER_ENVIRONMENTS)  ## beside llama.cpp, OpenVINO and vLLM, into docs/benchmarks.md (5 GB, hours)
+	@model="$(MODEL)"; [ -n "$$model" ] || \
+	model=$$($(BIN)/python -c 'from headway.models.pull import pull; print(pull())') && \
+	$(BIN)/python bench/peers/page.py "$$model" --rounds $(ROUNDS) --seconds $(SECONDS) \
+		--parts $(PARTS) $(if $(LLAMA_CPP),--llama-cpp "$(LLAMA_CPP)") \
+		$(if $(OPENVINO),--openvino "$(OPENVINO)") $(if $(VLLM),--vllm "$(VLLM)") \
+		$(if $(Q4_0),--q4-0 "$(Q4_0)") $(if $(HF),--hf "$(HF)") $(ARGS)
+
 scenarios: $(VENV)/.headway $(VENV)/.dev  ## ten times the scheduler's random scenarios, new ones
 	SCENARIOS_TIMES=$(or $(TIMES),10) $(BIN)/python -m pytest tests/core \
 		--hypothesis-profile=search $(ARGS)
@@ -101,7 +127,7 @@ format: $(VENV)/.dev  ## rewrite the sources as `make check` wants them
 	$(BIN)/ruff format .
 
 clean:  ## remove the environment and everything built
-	rm -rf tests/clients/node_modules $(VENV) $(VLLM_VENV) build dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
+	rm -rf tests/clients/node_modules $(VENV) $(VLLM_VENV) $(LLAMA_CPP_VENV) $(OPENVINO_VENV) build dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
 
 preflight:
 	@sh scripts/preflight >/dev/null
@@ -145,4 +171,16 @@ $(VENV)/.dev: pyproject.toml scripts/requirements $(VENV)/.made | preflight
 $(VLLM_VENV)/.vllm: scripts/vllm-env pyproject.toml integrations/vllm/pyproject.toml | preflight
 	@echo "headway: making $(VLLM_VENV), with vLLM for CPUs"
 	@sh scripts/vllm-env $(VLLM_VENV)
+	@touch $@
+
+$(LLAMA_CPP_VENV)/.peer: | preflight
+	@echo "headway: making $(LLAMA_CPP_VENV), with llama.cpp"
+	@sh scripts/venv make $(LLAMA_CPP_VENV)
+	@sh scripts/venv install $(LLAMA_CPP_VENV) $(XLLAMACPP)
+	@touch $@
+
+$(OPENVINO_VENV)/.peer: | preflight
+	@echo "headway: making $(OPENVINO_VENV), with OpenVINO GenAI"
+	@sh scripts/venv make $(OPENVINO_VENV)
+	@sh scripts/venv install $(OPENVINO_VENV) $(OPENVINO_GENAI)
 	@touch $@

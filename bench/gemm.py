@@ -14,7 +14,7 @@ import argparse
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import numpy as np
@@ -37,10 +37,11 @@ Work = Callable[[int, int], None]  # one thread's part of a run: number of the r
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """The threads to run on and their pool."""
+    """The threads to run on and their pool. budget_s: of time for a figure."""
 
     threads: int
     pool: ThreadPoolExecutor
+    budget_s: float = BUDGET_S
 
     def run_s(self, work: Work) -> float:
         """Seconds that a thread takes for a run while all threads make runs: the mean of the best
@@ -54,7 +55,7 @@ class Machine:
                 done[thread] += 1
             return (done[thread] - first) / (now_s - begin_s)
 
-        most, end_s = 0.0, time.perf_counter() + BUDGET_S
+        most, end_s = 0.0, time.perf_counter() + self.budget_s
         while (begin_s := time.perf_counter()) < end_s or not most:
             others = [self.pool.submit(window, i, begin_s) for i in range(1, self.threads)]
             rate = window(0, begin_s) + sum(other.result() for other in others)
@@ -86,7 +87,7 @@ class Case:
 
     def product_s(self, machine: Machine, tokens: int) -> float:
         """Seconds a product of so many tokens, by all threads together."""
-        call_s = Machine(1, machine.pool).run_s(self._work(tokens, [(0, 0)]))
+        call_s = replace(machine, threads=1).run_s(self._work(tokens, [(0, 0)]))
         panels, threads = self.copies[0].panels, machine.threads
         edges = [panels * i // threads for i in range(threads + 1)]
         shares = [(0, panels)] * threads if self.hot else list(pairwise(edges))

@@ -1,10 +1,14 @@
-"""Draws the plots of docs/claims.md from what `headway simulate --json` wrote.
+"""Draws the plots of docs/claims.md from what `headway simulate --json` wrote, and that of
+docs/benchmarks.md from what bench/peers/mixed.py wrote.
 
     python bench/plots.py ttft OUT.svg FILE.json…
     python bench/plots.py trade OUT.svg FILE.json…
+    python bench/plots.py mixed OUT.svg mixed.json
 
 ttft: realtime's time to first token, a curve for each cell. trade: batch tokens per second over the
-p99 of realtime's time to first token, a point for each cell.
+p99 of realtime's time to first token, a point for each cell. mixed: batch tokens per second over
+the p99 of realtime's inter-token latency under the flood, a point for each server and share u of
+realtime; Headway's targets are joined.
 """
 
 import argparse
@@ -13,6 +17,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import log10
 from pathlib import Path
+from statistics import median
 
 from headway.simulate.plot import STYLE
 
@@ -46,12 +51,11 @@ class Axes:
 def main() -> None:
     """Command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("what", choices=("ttft", "trade"))
+    parser.add_argument("what", choices=PLOTS)
     parser.add_argument("out", type=Path)
     parser.add_argument("files", nargs="+", type=Path)
     args = parser.parse_args()
-    cells = cells_of(args.files)
-    args.out.write_text(drawing(ttft(cells) if args.what == "ttft" else trade(cells)))
+    args.out.write_text(drawing(PLOTS[args.what](cells_of(args.files))))
 
 
 def cells_of(paths: Sequence[Path]) -> list[dict]:
@@ -94,6 +98,46 @@ def trade(cells: Sequence[dict]) -> Iterator[str]:
         yield word(x + 8, axes.y(rate) + 4, name(cell), colour)
 
 
+def mixed(cells: Sequence[dict]) -> Iterator[str]:
+    """Medians over the rounds: what batch gets, and how steadily realtime's tokens come."""
+    points = flooded(cells)
+    most = 1.15 * max(rate for own in points.values() for _, rate in own)
+    axes, step = Axes(TICKS_MS[0], TICKS_MS[-1], most, log=True), 10 ** int(log10(most)) / 2
+    yield title("Batch tokens/s over p99 of realtime's inter-token latency under the flood")
+    yield from vertical(axes, TICKS)
+    levels = [i * step for i in range(int(most / step) + 1)]
+    yield from horizontal(axes, [(level, f"{level:,.0f}") for level in levels])
+    families = list(dict.fromkeys(family for family, _ in points))
+    for place, family in enumerate(families):
+        yield word(LEFT + WIDTH + 12, TOP + 14 + 18 * place, family, COLOURS[place % len(COLOURS)])
+    for (family, u), own in points.items():
+        colour = COLOURS[families.index(family) % len(COLOURS)]
+        yield curve(axes, own, colour)
+        places = [(axes.x(ms), axes.y(rate)) for ms, rate in own]
+        yield from (
+            f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3" class="{colour}"/>' for x, y in places
+        )
+        x, y = places[-1]
+        yield word(x + 6, y + 4, f"u {u:g}", colour)
+
+
+def flooded(cells: Sequence[dict]) -> dict[tuple[str, float], list[tuple[float, float]]]:
+    """Points (ms, tokens/s) by server and u, one for each of its targets if it has any."""
+    figures: dict[tuple[str, float], dict[str, list[dict]]] = {}
+    for cell in cells:
+        if cell["flood"] and cell["u"]:
+            family = cell["server"].partition(", ITL target")[0]
+            own = figures.setdefault((family, cell["u"]), {})
+            own.setdefault(cell["server"], []).append(cell)
+    return {
+        case: [
+            (median(c["itl_p99"] for c in seen), median(c["batch_tokens_per_s"] for c in seen))
+            for seen in own.values()
+        ]
+        for case, own in figures.items()
+    }
+
+
 def name(cell: dict) -> str:
     """The policy, and how many batch requests there were."""
     settings = cell["settings"]
@@ -132,6 +176,8 @@ def word(x: float, y: float, text: str, colour: str = "", anchor: str = "start")
     """Text at a place."""
     return f'<text x="{x:.1f}" y="{y:.1f}" class="{colour}" text-anchor="{anchor}">{text}</text>'
 
+
+PLOTS = {"ttft": ttft, "trade": trade, "mixed": mixed}
 
 if __name__ == "__main__":
     main()

@@ -1,25 +1,29 @@
 """Headway and what people would use instead, on the same file, alternating.
 
     python bench/peers/compare.py MODEL.gguf --llama-cpp PYTHON --openvino PYTHON [--rounds 5]
-        [--q4-0 MODEL.Q4_0.gguf] [--variants flash+split,plain+unified] [--loads decode-1,prefill]
+        [--vllm PYTHON --hf FOLDER] [--q4-0 MODEL.Q4_0.gguf] [--loads decode-1,prefill]
+        [--variants flash+split,plain+unified]
 
 PYTHON is the interpreter of an environment with xllamacpp, or with openvino, openvino-genai and
-openvino-tokenizers. All engines stay loaded; in each round each runs each load once, in an order
-that turns, and rounds of a load that neighbours disturbed are left out (headway.bench.rounds).
-Prints medians, ranges, and the ratio of Headway (on the first file) to the best peer of each round,
-whichever file and variant that was: its median and the interval around it.
+openvino-tokenizers, or with vLLM for CPUs, which runs the same weights in fp32. All engines stay
+loaded; in each round each runs each load once, in an order that turns, and rounds of a load that
+neighbours disturbed are left out (headway.bench.rounds). Prints medians, ranges, and the ratio of
+Headway (on the first file) to the best peer of each round, whichever file and variant that was: its
+median and the interval around it.
 """
 
 import argparse
 import json
+import os
 import statistics
 import subprocess
 import sys
 from pathlib import Path
 
+from servers import HERE, preloaded
+
 from headway.bench.rounds import Probe, estimate, note, steady
 
-HERE = Path(__file__).parent
 LOADS = "decode-1,decode-8,decode-32,decode-64,prefill"  # and context-32-1000; see loads.py
 SHORT, LONG = "256", "1152"  # tokens a slot of llama.cpp has room for
 
@@ -27,7 +31,15 @@ SHORT, LONG = "256", "1152"  # tokens a slot of llama.cpp has room for
 class Worker:
     """An engine in a process of its own."""
 
-    def __init__(self, name: str, python: str, script: str, *arguments: str) -> None:
+    def __init__(
+        self,
+        name: str,
+        python: str,
+        script: str,
+        *arguments: str,
+        environment: dict[str, str] | None = None,
+    ) -> None:
+        """environment: what it has beside ours."""
         self.name = name
         command = [python, str(HERE / script), *arguments]
         self._process = subprocess.Popen(
@@ -36,6 +48,7 @@ class Worker:
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             text=True,
+            env=os.environ | (environment or {}),
         )
 
     def read(self) -> str:
@@ -82,6 +95,11 @@ def start(settings: argparse.Namespace) -> list[Worker]:
     if settings.openvino:
         arguments = (settings.model, threads)
         workers.append(Worker("openvino", settings.openvino, "openvino_worker.py", *arguments))
+    if settings.vllm:
+        arguments, first = (settings.hf, threads), preloaded(settings.vllm)
+        workers.append(
+            Worker("vllm", settings.vllm, "vllm_worker.py", *arguments, environment=first)
+        )
     for worker in workers:
         worker.read()
         print(f"{worker.name} is ready", file=sys.stderr)
@@ -123,24 +141,32 @@ def table(figures: dict[str, dict[str, list[float]]], kept: dict[str, list[bool]
         "|---" * (len(names) + 2) + "|",
     ]
     for load, by_round in figures.items():
-        counts = kept[load] if any(kept[load]) else [True] * len(kept[load])
-        by_engine = {
-            name: [rate for rate, counted in zip(rates, counts, strict=True) if counted]
-            for name, rates in by_round.items()
-        }
         cells = [
-            f"{statistics.median(v):.0f} ({min(v):.0f} to {max(v):.0f})" for v in by_engine.values()
+            f"{statistics.median(v):.0f} ({min(v):.0f} to {max(v):.0f})"
+            for v in counted(by_round, kept[load]).values()
         ]
-        peers = [by_engine[name] for name in names if not name.startswith("headway")]
-        ratios = (
-            [own / max(others) for own, *others in zip(by_engine[names[0]], *peers, strict=True)]
-            if peers
-            else []
-        )
+        ratios = to_best_peer(by_round, kept[load])
         ratio = f"{estimate(ratios)}; " if ratios else ""
         ratio += note(kept[load])
         lines.append(f"| {load} | " + " | ".join(cells) + f" | {ratio} |")
     return "\n".join(lines)
+
+
+def counted(by_round: dict[str, list[float]], kept: list[bool]) -> dict[str, list[float]]:
+    """The figures of the rounds kept, or of all where none was."""
+    counts = kept if any(kept) else [True] * len(kept)
+    return {
+        name: [rate for rate, counted in zip(rates, counts, strict=True) if counted]
+        for name, rates in by_round.items()
+    }
+
+
+def to_best_peer(by_round: dict[str, list[float]], kept: list[bool]) -> list[float]:
+    """Headway, on the first file, by the best peer of each round; empty without peers."""
+    by_engine = counted(by_round, kept)
+    peers = [rates for name, rates in by_engine.items() if not name.startswith("headway")]
+    own = next(iter(by_engine.values()))
+    return [rate / max(others) for rate, *others in zip(own, *peers, strict=True)] if peers else []
 
 
 def main() -> None:
@@ -157,9 +183,13 @@ def main() -> None:
     parser.add_argument("--slots", type=int, default=64, help="of llama.cpp")
     parser.add_argument("--loads", type=lambda s: s.split(","), default=LOADS)
     parser.add_argument("--openvino", metavar="PYTHON")
+    parser.add_argument("--vllm", metavar="PYTHON")
+    parser.add_argument("--hf", metavar="FOLDER", help="the same model for vLLM")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--json", type=Path)
     settings = parser.parse_args()
+    if settings.vllm and not settings.hf:
+        parser.error("vLLM reads a folder by bench/peers/hf_folder.py: --hf FOLDER")
     workers = start(settings)
     try:
         figures, kept = measure(workers, settings.loads, settings.rounds, settings.cpu_time)
@@ -167,7 +197,7 @@ def main() -> None:
         for worker in workers:
             worker.close()
     if settings.json:
-        settings.json.write_text(json.dumps(figures, indent=1))
+        settings.json.write_text(json.dumps({"figures": figures, "kept": kept}, indent=1))
     print(table(figures, kept))
 
 

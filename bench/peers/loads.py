@@ -31,14 +31,21 @@ def long_prompts(turn, count, tokens):
     return [f"{turn}.{j} {words}" for j in range(count)]
 
 
-def serve(generate, count_tokens):
+def own_output():
+    """Standard output for answers alone: what libraries print to it goes to standard error."""
+    out = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    return out
+
+
+def serve(generate, count_tokens, out=None):
     """Answer loads with `generate(prompts, new_tokens)` until standard input ends.
 
-    count_tokens: of a prompt, for prefill rates. Engines keep the prefix of what they have just
+    count_tokens: of a prompt, for prefill rates. out: of `own_output`, where an engine prints while
+    it is made. Engines keep the prefix of what they have just
     computed: that is how sequences get to their context before the clock starts.
     """
-    out = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # libraries print to standard output
+    out = out or own_output()
     generate(decode_prompts(0, 2), 4)
     print("ready", file=out, flush=True)
     for turn, line in enumerate(sys.stdin, 1):

@@ -29,21 +29,16 @@ def pool() -> Iterator[CountingPool]:
         yield pool
 
 
-@pytest.fixture(autouse=True)
-def _short(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gemm, "BUDGET_S", 0.05)
-
-
 def test_a_thread_makes_many_runs_a_hand_over(pool: CountingPool) -> None:
     runs: list[list[int]] = [[], []]
-    seconds = gemm.Machine(2, pool).run_s(lambda run, thread: runs[thread].append(run))
+    seconds = gemm.Machine(2, pool, 0.05).run_s(lambda run, thread: runs[thread].append(run))
     assert len(runs[1]) > 100 * pool.handed
     assert all(numbers == list(range(len(numbers))) for numbers in runs)
     assert seconds < 1e-4
 
 
 def test_a_run_longer_than_the_window_is_timed_whole(pool: CountingPool) -> None:
-    seconds = gemm.Machine(2, pool).run_s(lambda run, thread: time.sleep(0.06))
+    seconds = gemm.Machine(2, pool, 0.05).run_s(lambda run, thread: time.sleep(0.06))
     assert 0.06 <= seconds < 0.12
 
 
@@ -59,9 +54,9 @@ def test_every_panel_of_every_product_is_computed(
         panels.setdefault(id(out), set()).add(ranges[1])
 
     case = gemm.Case(_native.best_isa(), gemm.packed_copies("Q4_0", shape))
-    assert case.product_s(gemm.Machine(threads, pool), 3) > 0
+    assert case.product_s(gemm.Machine(threads, pool, 0.05), 3) > 0
     monkeypatch.setattr(gemm._native, "gemm", spy)
-    case.product_s(gemm.Machine(threads, pool), 3)
+    case.product_s(gemm.Machine(threads, pool, 0.05), 3)
     count = case.copies[0].panels
     shares = sorted(share for of_one in panels.values() for share in of_one if share != (0, 0))
     if threads == 1 or shape == gemm.HOT:

@@ -62,3 +62,21 @@ def test_ci_is_make_test_and_nothing_else() -> None:
     lines = (ROOT / ".ci/run").read_text().splitlines()
     commands = [line for line in lines if line and not line.startswith(("#", "set ", "cd "))]
     assert commands == ["exec make test"]
+
+
+def test_environments_of_peers_are_made_but_those_that_are_given() -> None:
+    commands = dry_run(
+        "bench-peers", "VLLM_VENV=no-such-vllm", "LLAMA_CPP=mine/python", "OPENVINO="
+    )
+    assert "scripts/vllm-env no-such-vllm" in commands
+    assert '--vllm "no-such-vllm/bin/python"' in commands
+    assert '--llama-cpp "mine/python"' in commands
+    assert "xllamacpp" not in commands
+    assert "openvino" not in commands
+    commands = dry_run(
+        "bench-peers", "LLAMA_CPP_VENV=no-such-l", "OPENVINO_VENV=no-such-o", "VLLM=x", "ROUNDS=1"
+    )
+    assert "scripts/venv install no-such-l xllamacpp==" in commands
+    assert "scripts/venv install no-such-o openvino-genai==" in commands
+    assert "vllm-env" not in commands
+    assert "--rounds 1 --seconds 60" in commands
