@@ -79,9 +79,13 @@ check: $(VENV)/.headway $(VENV)/.dev  ## lint, format, types, imports
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-bench: $(VENV)/.headway  ## tokens/s on this machine, and what the scheduler takes of a step
-	@$(BIN)/headway bench $(or $(ARGS),speed)
+bench: $(VENV)/.headway  ## micro-benchmarks beside their baseline; tokens/s with ARGS=speed
+ifneq ($(filter speed overtake serve,$(firstword $(ARGS))),)
+	@$(BIN)/headway bench $(ARGS)
 	@$(BIN)/python bench/plan.py
+else
+	@$(BIN)/python bench/micro.py $(ARGS)
+endif
 
 bench-cpu: $(VENV)/.headway  ## the CPU engine beside its limits and PEERS="--llama-cpp PYTHON …"
 	@model="$(MODEL)"; [ -n "$$model" ] || \

@@ -20,6 +20,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
+from typing import Protocol
 
 from headway.bench.client import Client
 from headway.core.config import SchedulerConfig
@@ -175,7 +176,25 @@ def read_streams(url: str, streams: int) -> None:
     asyncio.run(all_of_them())
 
 
-def over_http(streams: int, step_s: float, seconds: float) -> Gaps:
+class Reader(Protocol):
+    """Asks for streams once started, and reads them until it is ended."""
+
+    def start(self) -> None: ...
+
+    def kill(self) -> None: ...
+
+
+def process_reader(url: str, streams: int) -> Reader:
+    """A client in a process of its own."""
+    return multiprocessing.Process(target=read_streams, args=(url, streams), daemon=True)
+
+
+def over_http(
+    streams: int,
+    step_s: float,
+    seconds: float,
+    reader: Callable[[str, int], Reader] = process_reader,
+) -> Gaps:
     gaps = Gaps()
     engine = make_engine(streams, step_s, gaps)
     metrics, gate = Metrics(), Gate()
@@ -184,7 +203,7 @@ def over_http(streams: int, step_s: float, seconds: float) -> Gaps:
     app = build_app(Service(engine, model, metrics, gate, ServerOptions()))
     listener = Listener(app, gate, [sock], drain_s=0.0)
     url = f"http://127.0.0.1:{sock.getsockname()[1]}"
-    client = multiprocessing.Process(target=read_streams, args=(url, streams), daemon=True)
+    client = reader(url, streams)
     engine.start()
 
     async def serve() -> None:

@@ -80,3 +80,10 @@ def test_environments_of_peers_are_made_but_those_that_are_given() -> None:
     assert "scripts/venv install no-such-o openvino-genai==" in commands
     assert "vllm-env" not in commands
     assert "--rounds 1 --seconds 60" in commands
+
+
+def test_bench_is_micro_benchmarks_unless_one_of_headways_own_is_named() -> None:
+    assert "bench/micro.py --save" in dry_run("bench", "ARGS=--save")
+    commands = dry_run("bench", "ARGS=overtake --tries 100")
+    assert "bin/headway bench overtake --tries 100" in commands
+    assert "bench/micro.py" not in commands
