@@ -20,7 +20,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from servers import HERE, preloaded
+from servers import HERE, interpreter, preloaded
 
 from headway.bench.rounds import Probe, estimate, note, steady
 
@@ -173,7 +173,7 @@ def main() -> None:
     """Run the comparison."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("model")
-    parser.add_argument("--llama-cpp", metavar="PYTHON")
+    parser.add_argument("--llama-cpp", type=interpreter, metavar="PYTHON")
     parser.add_argument(
         "--q4-0", metavar="GGUF", help="the same in Q4_0: llama.cpp runs this, Headway both"
     )
@@ -182,8 +182,8 @@ def main() -> None:
     parser.add_argument("--cpu-time", action="store_true", help="for a machine that others use")
     parser.add_argument("--slots", type=int, default=64, help="of llama.cpp")
     parser.add_argument("--loads", type=lambda s: s.split(","), default=LOADS)
-    parser.add_argument("--openvino", metavar="PYTHON")
-    parser.add_argument("--vllm", metavar="PYTHON")
+    parser.add_argument("--openvino", type=interpreter, metavar="PYTHON")
+    parser.add_argument("--vllm", type=interpreter, metavar="PYTHON")
     parser.add_argument("--hf", metavar="FOLDER", help="the same model for vLLM")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--json", type=Path)

@@ -24,7 +24,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import servers
-from mixed import FLOOD, PORT, Load
+from mixed import FLOOD, Load
 from mixed_tables import interval, short
 from servers import HERE, Running, Server, running
 
@@ -64,7 +64,7 @@ class Installed:
 
 def measure(server: Server, turn: int, settings: argparse.Namespace) -> Footprint:
     """Start it, ask for a token, load it, and stop it."""
-    with running(server, PORT, settings.out / f"{server.slug}.log") as live:
+    with running(server, settings.port, settings.out / f"{server.slug}.log") as live:
         first_token_s = asyncio.run(first_token(live))
         time.sleep(SETTLE_S)
         idle_mb = memory_mb(live.process)
@@ -145,7 +145,7 @@ def main() -> None:
     installed = {server.name: Installed.of(server) for server in chosen}
     for server in chosen:
         print(f"{server.name}: first start, not counted", file=sys.stderr, flush=True)
-        with running(server, PORT, settings.out / f"{server.slug}.log") as live:
+        with running(server, settings.port, settings.out / f"{server.slug}.log") as live:
             asyncio.run(first_token(live))
     found: list[Footprint] = []
     for turn in range(settings.rounds):

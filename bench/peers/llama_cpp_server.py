@@ -1,8 +1,9 @@
 """llama.cpp's own HTTP server through xllamacpp.
 
-    python llama_cpp_server.py MODEL.gguf PORT SLOTS flash|plain|auto unified|split
+    python llama_cpp_server.py MODEL.gguf PORT SLOTS [flash|plain|auto] [unified|split]
 
-Flash attention or not; one KV cache that all slots share, or one each.
+Flash attention or not; one KV cache that all slots share, or one each. As a rule both as llama.cpp
+would have them for a server: auto, unified.
 """
 
 import signal
@@ -12,7 +13,8 @@ import xllamacpp
 
 SLOT_TOKENS = 512  # more than any request of the mixed load has
 
-path, port, slots, attention, cache = sys.argv[1:]
+path, port, slots, *options = sys.argv[1:]
+attention, cache = (*options, *("auto", "unified")[len(options) :])
 params = xllamacpp.CommonParams()
 params.model.path = path
 params.hostnames = ["127.0.0.1"]

@@ -27,7 +27,6 @@ from servers import Server, running
 
 REALTIME = "prompt=80,answer=32"
 FLOOD = "batch:streams=32,prompt=190,answer=128"
-PORT = 8790
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +67,7 @@ def busy_s(url: str) -> float:
 def rates(server: Server, settings: argparse.Namespace) -> dict[float, float]:
     """The rate for each u, by two looks at how busy realtime alone keeps Headway."""
     found = {}
-    with running(server, PORT, settings.out / f"{server.slug}.log") as live:
+    with running(server, settings.port, settings.out / f"{server.slug}.log") as live:
         a_request_s = 0.1
         for u in settings.u:
             for look in range(2):
@@ -90,7 +89,7 @@ def measure(
     for turn in range(settings.rounds):
         first = turn % len(all_servers)
         for server in (*all_servers[first:], *all_servers[:first]):
-            with running(server, PORT, settings.out / f"{server.slug}.log") as live:
+            with running(server, settings.port, settings.out / f"{server.slug}.log") as live:
                 cases = [(0.0, 0.0, True)]
                 cases += [
                     (u, rate, flood) for u, rate in rate_of.items() for flood in (False, True)

@@ -61,7 +61,8 @@ def commands(settings: argparse.Namespace) -> dict[str, list[str]]:
     for flag in MODEL_FILES:
         if value := getattr(settings, flag.strip("-").replace("-", "_")):
             named += [flag, value]
-    many = [*named, *(["--vllm-plugin", settings.vllm_plugin] if settings.vllm_plugin else [])]
+    many = [*named, "--port", f"{settings.port}"]
+    many += ["--vllm-plugin", settings.vllm_plugin] if settings.vllm_plugin else []
     rounds = ["--rounds", f"{settings.rounds}"]
     seconds = ["--seconds", f"{settings.seconds:g}"]
     out = settings.out
@@ -104,9 +105,8 @@ def shown(command: list[str], settings: argparse.Namespace) -> str:
     names = {sys.executable: "python", str(settings.out): "OUT"}
     for flag in ("llama_cpp", "openvino", "vllm", "vllm_plugin"):
         if python := getattr(settings, flag):
-            word = flag.removesuffix("_plugin").upper()
-            names[python] = word
-            names[str(Path(python).with_name("headway"))] = f"{word.lower()}-env/bin/headway"
+            engine = flag.removesuffix("_plugin").replace("_", "-")
+            names[str(Path(python).parents[1])] = f"{engine}-env"
     for file in (settings.model, settings.q4_0, settings.hf):
         if file:
             names[file] = Path(file).name

@@ -3,6 +3,8 @@
 import argparse
 import os
 import re
+import shutil
+import socket
 import subprocess
 import sys
 import time
@@ -118,12 +120,15 @@ def preloaded(python: str, system: Path = Path("/usr/lib")) -> dict[str, str]:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Which peers there are, and their model files."""
     parser.add_argument("model")
-    parser.add_argument("--llama-cpp", metavar="PYTHON")
+    parser.add_argument("--llama-cpp", type=interpreter, metavar="PYTHON")
     parser.add_argument("--q4-0", metavar="GGUF", help="the same model, for llama.cpp")
-    parser.add_argument("--openvino", metavar="PYTHON")
-    parser.add_argument("--vllm", metavar="PYTHON")
-    parser.add_argument("--vllm-plugin", metavar="PYTHON", help="with headway-vllm installed")
+    parser.add_argument("--openvino", type=interpreter, metavar="PYTHON")
+    parser.add_argument("--vllm", type=interpreter, metavar="PYTHON")
+    parser.add_argument(
+        "--vllm-plugin", type=interpreter, metavar="PYTHON", help="with headway-vllm installed"
+    )
     parser.add_argument("--hf", metavar="FOLDER", help="the same model for vLLM")
+    parser.add_argument("--port", type=int, default=8790, help="of the server that is measured")
 
 
 def chosen(settings: argparse.Namespace, itl_ms: Sequence[float]) -> list[Server]:
@@ -153,7 +158,10 @@ class Running:
 
 @contextmanager
 def running(server: Server, port: int, log: Path) -> Iterator[Running]:
-    """The server from when it lists its model. Ends the run if it doesn't start."""
+    """The server from when it lists its model. Ends the run if it doesn't start, or if another
+    one has the port, which would be measured in its place."""
+    if taken(port):
+        sys.exit(f"port {port} is taken: another server would be measured; --port chooses one")
     command = [word.replace("{port}", f"{port}") for word in server.command]
     url = f"http://127.0.0.1:{port}"
     with log.open("ab") as out:
@@ -171,6 +179,20 @@ def running(server: Server, port: int, log: Path) -> Iterator[Running]:
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
+
+
+def taken(port: int) -> bool:
+    """Whether somebody listens there."""
+    with socket.socket() as caller:
+        return caller.connect_ex(("127.0.0.1", port)) == 0
+
+
+def interpreter(text: str) -> str:
+    """A Python to run a peer with, by its whole path."""
+    found = shutil.which(text)
+    if found is None:
+        raise argparse.ArgumentTypeError(f"{text} is no program")
+    return str(Path(found).absolute())
 
 
 def _wait(url: str, process: "subprocess.Popen[bytes]", name: str, log: Path) -> None:

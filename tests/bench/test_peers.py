@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -134,12 +135,27 @@ def test_memory_of_real_processes_grows_with_them() -> None:
 def test_headway_itself_has_a_footprint(smollm2_path: Path, tmp_path: Path) -> None:
     settings = parsed()
     settings.out, settings.seconds, settings.warmup = tmp_path, 1.0, 0.1
+    with socket.socket() as anywhere:
+        anywhere.bind(("127.0.0.1", 0))
+        settings.port = anywhere.getsockname()[1]
     server = servers.headway(str(smollm2_path), 4, 50)
     found = footprint.measure(server, 0, settings)
     assert found.first_token_s > 0.1
     assert 50 < found.idle_mb <= found.loaded_mb * 1.2
     (row,) = list(footprint.table([found], {server.name: footprint.Installed.of(server)}))[2:]
     assert row.startswith("| Headway, ITL target 50 ms | ")
+
+
+def test_a_server_that_is_there_already_is_not_measured_in_anothers_place(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        server = servers.headway("no such model", 4, 50)
+        with (
+            pytest.raises(SystemExit, match=f"port {port} is taken"),
+            servers.running(server, port, tmp_path / "log"),
+        ):
+            pass
+    assert not (tmp_path / "log").exists()
 
 
 def cell(server: str, turn: int, u: float, flood: bool, **figures: Any) -> Any:
@@ -278,13 +294,15 @@ def test_the_page_is_written_between_its_markers(tmp_path: Path) -> None:
 
 
 def test_commands_are_shown_without_places_of_this_machine(tmp_path: Path) -> None:
-    vllm = "/here/env/bin/python"
+    vllm = str(tmp_path / "here/bin/python")
+    Path(vllm).parent.mkdir(parents=True)
+    Path(vllm).symlink_to(sys.executable)
     settings = parsed("--vllm", vllm, "--vllm-plugin", vllm, "--hf", "/there/folder")
     settings.out = tmp_path
     settings.model = "/there/model.gguf"
     for server in servers.chosen(settings, [50]):
         words = page.shown(page.words_of(server), settings)
-        assert "/here" not in words
+        assert str(tmp_path) not in words
         assert "/there" not in words
         assert str(ROOT) not in words
 
@@ -293,7 +311,8 @@ def test_commands_are_shown_without_places_of_this_machine(tmp_path: Path) -> No
     ("words", "said"),
     [
         (["page.py", "m.gguf", "--parts", "raw,nothing"], "no such part: nothing"),
-        (["compare.py", "m.gguf", "--vllm", "python"], "--hf FOLDER"),
+        (["compare.py", "m.gguf", "--vllm", sys.executable], "--hf FOLDER"),
+        (["mixed.py", "m.gguf", "--out", "o", "--vllm", "nowhere/python"], "is no program"),
     ],
 )
 def test_wrong_words_are_one_line_and_status_2(words: list[str], said: str) -> None:
