@@ -250,8 +250,8 @@ class World:
         heappush(self.deadlines, (sequence.limits.deadline_s, sequence.number, sequence))
 
     def end_due(self, now: float) -> None:
-        """End aborted requests and those past their deadline. One that is in a step ends at its
-        commit: it is looked at again then."""
+        """End aborted requests and those past their deadline, which is the reason where both are
+        true. One that is in a step ends at its commit: it is looked at again then."""
         due = self.aborted
         while self.deadlines and self.deadlines[0][0] <= now:
             due.append(heappop(self.deadlines)[2])
@@ -261,7 +261,7 @@ class World:
                 continue
             if sequence.in_flight:
                 self.aborted.append(sequence)
-            elif sequence.aborted:
+            elif now < sequence.limits.deadline_s:
                 self.leave(sequence, FinishReason.ABORT)
             else:
                 self.leave(sequence, FinishReason.DEADLINE, "the deadline has passed")

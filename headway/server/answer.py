@@ -8,6 +8,7 @@ between takes the connection for dead.
 import asyncio
 import contextlib
 import logging
+import math
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
@@ -31,6 +32,9 @@ _STREAM_HEADERS = {
 }
 MAX_BEHIND_TOKENS = 4096
 """Most tokens of a choice that are held for a client that reads more slowly than they come."""
+
+_GRACE_S = 0.1
+"""How late the engine may be with a deadline before the client is told without it."""
 
 _GOOD_ENDS = (FinishReason.STOP, FinishReason.LENGTH)
 
@@ -167,6 +171,13 @@ class AnswerContext:
         """How many choices the answer has."""
         return sum(request.n for request in self.requests)
 
+    @property
+    def limit_s(self) -> float:
+        """How long the answer may take. The engine ends it when its time is over, but not before
+        the end of the step it is in, and a client shouldn't have to wait for that."""
+        limits_s = [request.stop.deadline_s for request in self.requests]
+        return min(math.inf if s is None else s + _GRACE_S for s in limits_s)
+
     @contextlib.asynccontextmanager
     async def started(self) -> AsyncIterator[Choices]:
         """The requests' choices, aborted on the way out. Raises what `EngineClient.submit` does;
@@ -202,7 +213,8 @@ class StreamedAnswer(Response):
             async def look() -> float:
                 return await wire.keep_alive(self._context.keep_alive_s)
 
-            await _supervise(self._pump(choices, wire), receive, cut, look)
+            limit_s = self._context.limit_s
+            await _supervise(self._pump(choices, wire), receive, cut, limit_s, look)
 
     async def _pump(self, choices: Choices, wire: _Wire) -> None:
         async for batch in choices.batches():
@@ -233,7 +245,8 @@ class WholeAnswer(Response):
         """Run the answer. Raises ApiError if it fails; sends nothing if the client has gone."""
         with self._context.gate.enter() as cut:
             async with self._context.started() as choices:
-                if await _supervise(self._gather(choices), receive, cut, None) is _End.GONE:
+                limit_s = self._context.limit_s
+                if await _supervise(self._gather(choices), receive, cut, limit_s) is _End.GONE:
                     return
             body = self._writer.body()
             response = Response(body, headers=self._context.headers, media_type=self.media_type)
@@ -275,20 +288,23 @@ async def _supervise(
     work: Coroutine[None, None, None],
     receive: Receive,
     cut: asyncio.Future[None],
-    look: Callable[[], Coroutine[None, None, float]] | None,
+    limit_s: float,
+    look: Callable[[], Coroutine[None, None, float]] | None = None,
 ) -> _End:
-    """Run `work` until it ends, the client goes, or `cut` is done; `look` is called at once and
-    then after the seconds it returns.
+    """Run `work` until it ends, the client goes, `limit_s` seconds are over, or `cut` is done;
+    `look` is called at once and then after the seconds it returns.
 
-    Raises ApiError: what `work` raised, an internal error for anything unexpected, or 503 when cut.
+    Raises ApiError: what `work` raised, an internal error for anything unexpected, 503 when cut, or
+    504.
     """
     task = asyncio.ensure_future(work)
     gone = asyncio.ensure_future(_disconnected(receive))
+    late = asyncio.ensure_future(asyncio.sleep(limit_s))
     try:
         while True:
             pause_s = None if look is None else await look()
             done, _ = await asyncio.wait(
-                {task, gone, cut}, timeout=pause_s, return_when=asyncio.FIRST_COMPLETED
+                {task, gone, cut, late}, timeout=pause_s, return_when=asyncio.FIRST_COMPLETED
             )
             if task in done:
                 task.result()
@@ -297,6 +313,8 @@ async def _supervise(
                 return _End.GONE
             if cut in done:
                 raise unavailable("The server stopped before this answer was complete.", "draining")
+            if late in done:
+                raise from_finish(FinishReason.DEADLINE, "the deadline has passed")
     except ApiError:
         raise
     except HeadwayError as error:
@@ -305,7 +323,7 @@ async def _supervise(
         _LOG.exception("an answer failed")
         raise internal_error() from error
     finally:
-        await _cancelled(task, gone)
+        await _cancelled(task, gone, late)
 
 
 async def _disconnected(receive: Receive) -> None:

@@ -1,5 +1,6 @@
 """A server's life over a real engine: probes, deadlines in every state, crashes and stalls."""
 
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -95,6 +96,21 @@ def test_deadlines_end_what_computes_and_what_waits() -> None:
         assert error_of(http.post("/v1/completions", json=waiting), 504)["type"] == "timeout_error"
         with pytest.raises(openai.APIError, match="deadline has passed"):
             list(first)
+        eventually(rig.idle)
+
+
+@pytest.mark.parametrize("n", [1, 5])
+def test_a_deadline_does_not_wait_for_the_end_of_a_long_step(n: int) -> None:
+    with real_server(make_capacity(vocab_size=300), LinearDuration(1.5, 0)) as (server, rig):
+        http = server.http()
+        body = {"model": MODEL, "prompt": prompt_of(1, 40), "n": n, "timeout": 0.2}
+        began_s = time.monotonic()
+        assert error_of(http.post("/v1/completions", json=body), 504)["code"] == "deadline_exceeded"
+        with http.stream("POST", "/v1/completions", json=body | {"stream": True}) as answer:
+            assert answer.status_code == 504
+        assert time.monotonic() - began_s < 1.4
+        ended = f'headway_finished_total{{reason="deadline",service_class="standard"}} {2 * n}.0'
+        eventually(lambda: ended in http.get("/metrics").text)
         eventually(rig.idle)
 
 
