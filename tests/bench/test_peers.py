@@ -2,6 +2,8 @@
 
 import argparse
 import json
+import os
+import signal
 import socket
 import subprocess
 import sys
@@ -129,7 +131,7 @@ def test_memory_of_real_processes_grows_with_them() -> None:
         held.stdout.readline()
         assert footprint.memory_mb(held.pid) > 50
         child = list(footprint.family(held.pid, Path("/proc")))[1]
-        subprocess.run(["kill", str(child)], check=True)
+        os.kill(child, signal.SIGTERM)
 
 
 def test_headway_itself_has_a_footprint(smollm2_path: Path, tmp_path: Path) -> None:
