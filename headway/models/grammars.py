@@ -47,20 +47,6 @@ have none (`/a+/ /a+/`, of which the first swallows all), or one beyond any memo
 
 _SCHEMA_WITHIN = re.compile(r"%json\s*")
 
-_NO_TEXT = "NoExtensionBias"
-"""llguidance's word for a grammar where nothing may follow, and which isn't complete."""
-
-_KEPT = 64
-"""Grammars kept compiled: a job of many lines has one schema."""
-
-_KEPT_CHARS = 2 * MAX_SOURCE_CHARS
-"""Most characters that their sources have together: one takes up to 100 bytes compiled, beside up
-to 600 KB for each grammar."""
-
-_NO_FORCING = '%llguidance {"no_forcing": true}\n'
-"""Where only one text may follow, llguidance would look for its end before it gives a mask. Some
-have none (`/a+/ /a+/`, of which the first swallows all), or one beyond any memory."""
-
 _MAX_COMBINED = 10
 """Most patterns that one string of a schema has to match at once: where llguidance gives up on
 them, what it says about it doubles with each."""
