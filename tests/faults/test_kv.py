@@ -69,7 +69,7 @@ def test_preempted_at_random_points_while_copies_are_slow(alone: Ask, host_block
     machine = Machine(kv_blocks=20, host_blocks=host_blocks, slow_copy_s=0.0003)
     with clean_rig(machine, alone) as rig:
         rounds = 0
-        while preempted(rig) < 100:
+        while preempted(rig) < 100 or preempted(rig, PreemptKind.SWAP) < 12:
             urgent = [(step, rng.randrange(6)) for step in range(3, 280) if not rng.randrange(4)]
             arrivals = [(0, stream) for stream in streams]
             answers = rig.play([*arrivals, *((step, bursts[i]) for step, i in urgent)])
@@ -78,8 +78,7 @@ def test_preempted_at_random_points_while_copies_are_slow(alone: Ask, host_block
             for answer, (_, i) in zip(answers[8:], urgent, strict=True):
                 assert_same(answer, expected_bursts[i], "realtime")
             rounds += 1
-            assert rounds < 6, "too few preemptions"
-        assert preempted(rig, PreemptKind.SWAP) >= 12
+            assert rounds < 12, "too few preemptions, or swaps among them"
 
 
 def random_load(rig: Rig, rng: random.Random, count: int, span: int) -> list[int]:
