@@ -39,6 +39,12 @@ class Member:
         return seniority_key(self.service_class, self.promoted, self.admission_step, self.number)
 
     @property
+    def turn(self) -> tuple[bool, int, int, int, int]:
+        """Sort key of who gets a step's tokens: promoted ones, which realtime's prompts would else
+        keep waiting, then by seniority."""
+        return (not self.promoted, *self.seniority)
+
+    @property
     def place(self) -> tuple[bool, bool, int, int]:
         """Sort key of waiting requests of its class: promoted, resumed, then by arrival."""
         return (not self.promoted, not self.resuming, self.admission_step, self.number)

@@ -127,15 +127,17 @@ class HeadwayScheduler(Scheduler):
     def _plan(self) -> None:
         """Promote, decide, and apply."""
         if self._unsorted:
-            # Most senior first: what vLLM serves first gets the tokens of a step.
-            self.running.sort(key=lambda r: self.ledger.of(r).seniority)
+            # What vLLM serves first gets the tokens of a step.
+            self.running.sort(key=lambda r: self.ledger.of(r).turn)
             self._unsorted = False
         if self._view.settled() and time.monotonic() < self._next_look_s:
             return
         picture = self._view.picture()
-        self._next_look_s = picture.now_s + _LOOK_S
-        if not self._nothing_to_decide(picture):
+        due, idle = picture.now_s >= self._next_look_s, self._nothing_to_decide(picture)
+        if due or not idle:
+            self._next_look_s = picture.now_s + _LOOK_S
             self._promote(picture)
+        if not idle:
             planner = Planner(picture, self._pool, self._cost_seconds, self.settings.pass_s)
             self._apply(planner.decide())
 

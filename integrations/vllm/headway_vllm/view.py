@@ -70,7 +70,7 @@ class View:
     def settled(self) -> bool:
         """Whether blocks are left for everyone's growth, and nobody waits who could enter: with
         every seat held, that takes somebody of a lower class. Asked before every step, so it looks
-        at no request but the last, who is the least senior."""
+        at no request but the last: nobody who could be displaced is less senior."""
         scheduler = self._scheduler
         running = scheduler.running
         most = len(running) + scheduler.max_num_scheduled_tokens // scheduler.block_size

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from scripted import Scripted, answer
 
+from headway.core.config import Reserve
 from headway.core.types import ServiceClass
 from headway_vllm.members import Decision
 from headway_vllm.settings import Settings
@@ -71,6 +72,34 @@ def test_a_corrupted_host_block_changes_an_answer(tiny: Path) -> None:
     engine.run()
     assert engine.scheduler.swap.book.restored_tokens > 0
     assert not all_right(engine)
+
+
+PATIENT, AT_ONCE = (Settings(host_gib=0.01, reserve=Reserve(guard_s=s)) for s in (60.0, 0.0))
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "tokens"),
+    [(PATIENT, PATIENT, 0), (AT_ONCE, AT_ONCE, 4), (PATIENT, AT_ONCE, 3)],
+)
+def test_realtime_prompts_leave_the_other_classes_no_tokens_until_one_is_promoted(
+    tiny: Path, before: Settings, after: Settings, tokens: int
+) -> None:
+    """Four steps that a realtime prompt fills, beside a batch answer. Settings: when realtime
+    comes, and when nobody waits any more."""
+    engine = Scripted(tiny, "headway", blocks=200, seats=4, settings=before, step_tokens=64)
+    engine.ask("batch", list(range(30)), 60, BATCH)
+    for _ in range(10):
+        engine.step()
+    engine.ask("realtime", [number % 90 for number in range(322)], 4, REALTIME)
+    engine.step()
+    answered = len(engine.asked["batch"].answer)
+    engine.scheduler.settings, engine.scheduler._next_look_s = after, 0.0
+    for _ in range(4):
+        engine.step()
+    assert not engine.asked["realtime"].answer
+    assert len(engine.asked["batch"].answer) - answered == tokens
+    engine.run()
+    assert all_right(engine)
 
 
 @pytest.mark.parametrize("in_flight", [1, 2])
