@@ -132,8 +132,11 @@ async def test_vllm_gets_the_body_whole_and_sees_the_client_leave() -> None:
     assert upstream.after == ["http.disconnect"]
 
 
-async def test_a_word_that_vllms_types_lack_is_taken_out_with_the_length_right() -> None:
-    upstream, _ = await ask({"model": "m", "service_tier": "batch"}, path="/v1/responses")
+@pytest.mark.parametrize("word", ["batch", "realtime", None])
+async def test_a_word_that_vllms_types_lack_is_taken_out_with_the_length_right(
+    word: str | None,
+) -> None:
+    upstream, _ = await ask({"model": "m", "service_tier": word}, path="/v1/responses")
     assert json.loads(upstream.body) == {"model": "m"}
     assert (b"content-length", str(len(upstream.body)).encode()) in upstream.headers
 

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from importlib import import_module
 from typing import Any
 
-from headway_vllm.versions import SUPPORTED
+from headway_vllm.versions import SUPPORTED, Version
 
 _SCHEDULER = "vllm.v1.core.sched.scheduler:Scheduler"
 _CONNECTOR = "vllm.distributed.kv_transfer.kv_connector.v1.base:KVConnectorBase_V1"
@@ -80,17 +80,28 @@ def digest(source: str) -> str:
 
 
 def differences() -> list[str]:
-    """What keeps the installed vLLM from being one we were tested with, a line each."""
+    """What keeps the installed vLLM from being one we were tested with, a line each. Where its
+    minor version was not tested, the first line says so, and the others how it differs from the
+    tested one that is most like it."""
     version = installed()
     minor = ".".join(version.split(".")[:2])
+    now = tuple(fingerprint(name) for name in LEANED_ON)
     known = next((v for v in SUPPORTED if v.minor == minor), None)
-    if known is None:
-        tested = ", ".join(v.tested for v in SUPPORTED)
-        return [f"vLLM {version} was not tested; tested: {tested}"]
+    if known is not None:
+        return _changes(version, now, known)
+    tested = ", ".join(v.tested for v in SUPPORTED)
+    closest = min(SUPPORTED, key=lambda v: len(_changes(version, now, v)))
+    first = f"vLLM {version} was not tested; tested: {tested}"
+    return [first, *_changes(version, now, closest)]
+
+
+def _changes(version: str, now: tuple[str, ...], tested: Version) -> list[str]:
+    """How fingerprints differ from a tested version's, a line each."""
     return [
-        f"vLLM {version}: {name} is {'missing' if now == 'missing' else 'not what was tested'}"
-        for name, then in zip(LEANED_ON, known.fingerprints, strict=True)
-        if (now := fingerprint(name)) != then
+        f"vLLM {version}: {name} is "
+        + ("missing" if found == "missing" else f"not what it was in {tested.tested}")
+        for name, found, then in zip(LEANED_ON, now, tested.fingerprints, strict=True)
+        if found != then
     ]
 
 

@@ -23,7 +23,7 @@ Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 PATHS = ("/v1/chat/completions", "/v1/completions", "/v1/responses")
-"""Where a class can be asked for: what vLLM takes a priority for."""
+"""Where a class can be asked for: OpenAI's, for which vLLM takes its priority from a header too."""
 
 _PRIORITY_HEADER = b"x-vllm-priority"
 _CLASS_HEADER = CLASS_HEADER.lower().encode()
@@ -179,8 +179,8 @@ def _asked(headers: list[tuple[bytes, bytes]], raw: bytes) -> Asked:
 
 
 def _without_our_words(body: dict[str, Any], raw: bytes) -> bytes:
-    """The body, without a tier that vLLM's types do not know."""
-    if body.get("service_tier") in (None, *_OPENAI_WORDS):
+    """The body, without a tier that vLLM's types do not know, `null` among them."""
+    if body.get("service_tier", "auto") in _OPENAI_WORDS:
         return raw
     return json.dumps({k: v for k, v in body.items() if k != "service_tier"}).encode()
 

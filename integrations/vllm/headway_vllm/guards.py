@@ -35,6 +35,18 @@ def unsupported_config(config: Any) -> list[str]:
     return [*_wrong(config), *(r for name, r in _untested(config) if name not in allowed)]
 
 
+def unsupported_server(arguments: Any) -> list[str]:
+    """What vLLM's own command would start otherwise than as one HTTP server; `arguments` are its
+    own, parsed."""
+    asked = {
+        "--headless": arguments.headless,
+        "--grpc": arguments.grpc,
+        "--api-server-count": arguments.api_server_count not in (None, 1),
+        "--data-parallel-multi-port-external-lb": arguments.data_parallel_multi_port_external_lb,
+    }
+    return [f"{name}: only one HTTP server is supported" for name, given in asked.items() if given]
+
+
 def _wrong(config: Any) -> Iterator[str]:
     """What can't be allowed."""
     policy, model, parallel = (

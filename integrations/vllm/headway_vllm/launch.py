@@ -10,7 +10,7 @@ from vllm.entrypoints.serve.utils.api_utils import cli_env_setup
 from vllm.utils.argparse_utils import FlexibleArgumentParser
 
 from headway.errors import ConfigError
-from headway_vllm.guards import refuse, unsupported_config
+from headway_vllm.guards import refuse, unsupported_config, unsupported_server
 
 
 def launch(arguments: Sequence[str]) -> None:
@@ -21,6 +21,7 @@ def launch(arguments: Sequence[str]) -> None:
     # As vLLM's own command does: the model is given by position.
     args.model = args.model_tag
     validate_parsed_serve_args(args)
+    refuse(unsupported_server(args))
     try:
         config = AsyncEngineArgs.from_cli_args(args).create_engine_config()
     except (ValueError, OSError) as error:

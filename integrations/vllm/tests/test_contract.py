@@ -10,16 +10,19 @@ from typing import Any
 import pytest
 from vllm.config import KVTransferConfig
 from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorBase_V1
+from vllm.entrypoints.launchers.cli_args import make_arg_parser
+from vllm.utils.argparse_utils import FlexibleArgumentParser
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.core.sched.request_queue import RequestQueue
 from vllm.v1.core.sched.scheduler import Scheduler
-from vllm.v1.kv_cache_interface import FullAttentionSpec
+from vllm.v1.kv_cache_interface import FullAttentionSpec, SlidingWindowSpec
 from vllm.v1.request import Request
 
 from headway.errors import ConfigError
+from headway_vllm import contract, guards
 from headway_vllm.connector import HeadwaySwap
 from headway_vllm.contract import LEANED_ON, differences, fingerprint
-from headway_vllm.guards import refuse, unsupported
+from headway_vllm.guards import refuse, unsupported, unsupported_server
 from headway_vllm.queue import ClassQueue
 from headway_vllm.scheduler import HeadwayAsyncScheduler, HeadwayScheduler
 from headway_vllm.settings import Settings
@@ -27,6 +30,20 @@ from headway_vllm.settings import Settings
 
 def test_the_installed_version_is_one_that_was_tested() -> None:
     assert differences() == []
+
+
+def test_what_a_version_changed_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = fingerprint
+    changed = {LEANED_ON[1]: "0123456789abcdef", LEANED_ON[2]: "missing"}
+    monkeypatch.setattr(contract, "fingerprint", lambda name: changed.get(name) or real(name))
+    found = differences()
+    assert [line.split()[2] for line in found] == list(LEANED_ON[1:3])
+    assert found[1].endswith("is missing")
+    monkeypatch.setattr(contract, "installed", lambda: "9.99.1")
+    assert differences()[0].startswith("vLLM 9.99.1 was not tested; tested: ")
+    assert [line.split()[2] for line in differences()[1:]] == list(LEANED_ON[1:3])
+    with pytest.raises(ConfigError, match="was not tested"):
+        refuse(differences())
 
 
 def test_a_function_that_is_gone_is_seen() -> None:
@@ -149,7 +166,9 @@ def test_what_is_supported_is_not_refused() -> None:
         ({"vllm_config__model_config__runner_type": "pooling"}, "pooling"),
         ({"vllm_config__parallel_config__decode_context_parallel_size": 2}, "context parallel"),
         ({"vllm_config__ec_transfer_config": object()}, "encoder-cache"),
+        ({"vllm_config__parallel_config__prefill_context_parallel_size": 2}, "context parallel"),
         ({"vllm_config__kv_transfer_config": None}, "HeadwaySwap"),
+        ({"vllm_config__kv_transfer_config__kv_connector": "OffloadingConnector"}, "HeadwaySwap"),
         ({"kv_cache_config__kv_cache_groups": [1, 2]}, "2 KV cache groups"),
         ({"vllm_config__scheduler_config__async_scheduling": True}, "async scheduling"),
         ({"vllm_config__use_v2_model_runner": True}, "Model Runner V2"),
@@ -163,6 +182,22 @@ def test_what_is_not_supported_is_refused_in_one_line(changes: dict[str, Any], r
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("options", "refused"),
+    [
+        ([], []),
+        (["--api-server-count", "1"], []),
+        (["--api-server-count", "2"], ["--api-server-count"]),
+        (["--headless"], ["--headless"]),
+        (["--grpc"], ["--grpc"]),
+    ],
+)
+def test_only_one_http_server_is_started(options: list[str], refused: list[str]) -> None:
+    parser = make_arg_parser(FlexibleArgumentParser())
+    reasons = unsupported_server(parser.parse_args(["model", *options]))
+    assert [reason.partition(":")[0] for reason in reasons] == refused
+
+
 def test_a_sliding_window_is_refused() -> None:
     scheduler = set_up()
     spec = FullAttentionSpec(
@@ -170,6 +205,23 @@ def test_a_sliding_window_is_refused() -> None:
     )
     scheduler.kv_cache_config.kv_cache_groups[0].kv_cache_spec = spec
     assert any("sliding" in reason for reason in unsupported(scheduler))
+
+
+def test_a_cache_that_is_not_of_full_attention_is_refused() -> None:
+    scheduler = set_up()
+    spec = SlidingWindowSpec(
+        block_size=32, num_kv_heads=4, head_size=32, dtype="float32", sliding_window=128
+    )
+    scheduler.kv_cache_config.kv_cache_groups[0].kv_cache_spec = spec
+    assert unsupported(scheduler) == [
+        "the KV cache is SlidingWindowSpec; only full attention is supported"
+    ]
+
+
+def test_a_platform_that_nobody_ran_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    rocm = SimpleNamespace(is_cpu=lambda: False, is_cuda=lambda: False, device_type="rocm")
+    monkeypatch.setattr(guards, "current_platform", rocm)
+    assert unsupported(set_up()) == ["rocm is neither a CPU nor CUDA"]
 
 
 def test_async_scheduling_needs_the_class_for_it_and_leave() -> None:

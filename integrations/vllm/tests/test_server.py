@@ -109,6 +109,7 @@ def test_tier_header_and_alias_give_the_class(server: Server) -> None:
         answer = server.post(request, **headers)
         assert answer.status_code == 200, answer.text
         assert answer.headers["X-Headway-Class"] == label
+        assert answer.json().get("service_tier") is None, "only the header says it"
         assert server.metric("headway_ttft_seconds_count", service_class=label) == counted + 1
 
 
@@ -127,6 +128,22 @@ def test_chat_has_classes_too_streamed_or_not(server: Server) -> None:
     events = [line[6:] for line in streamed.text.splitlines() if line.startswith("data: {")]
     parts = [json.loads(event)["choices"][0]["delta"].get("content") or "" for event in events]
     assert "".join(parts) == text
+
+
+def test_and_responses(server: Server) -> None:
+    request = {"model": "tiny", "input": "hi", "max_output_tokens": 4, "temperature": 0}
+    cases = [
+        (request, {}, "standard"),
+        (request | {"service_tier": "batch"}, {}, "batch"),
+        (request | {"service_tier": None}, {"X-Headway-Class": "batch"}, "batch"),
+        (request | {"model": "tiny:realtime"}, {}, "realtime"),
+    ]
+    for fields, headers, label in cases:
+        counted = server.metric("headway_ttft_seconds_count", service_class=label)
+        answer = server.post(fields, "/v1/responses", **headers)
+        assert answer.status_code == 200, answer.text
+        assert answer.headers["X-Headway-Class"] == label
+        assert server.metric("headway_ttft_seconds_count", service_class=label) == counted + 1
 
 
 def test_an_unknown_tier_is_400_in_openais_words(server: Server) -> None:
@@ -187,6 +204,7 @@ def until(holds: Any, limit_s: float = 60.0) -> None:
     [
         (["--scheduling-policy", "fcfs"], "set by headway vllm serve"),
         (["--enable-lora"], "LoRA"),
+        (["--headless"], "--headless"),
         (["--host-kv-gib", "-1"], "host memory"),
         (["--allow-untested", "magic"], "magic"),
     ],
