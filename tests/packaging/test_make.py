@@ -48,6 +48,13 @@ def test_sanitizers_run_with_all_the_tests_and_not_with_some() -> None:
     assert "scripts/sanitize" not in dry_run("test", "TESTS=tests/core")
 
 
+def test_each_version_of_vllm_has_an_environment_of_its_own() -> None:
+    assert "sh scripts/vllm-env .venv-vllm \n" in dry_run("-B", "test-vllm")
+    commands = dry_run("-B", "test-vllm", "VLLM=0.31.0")
+    assert "sh scripts/vllm-env .venv-vllm-0.31.0 0.31.0\n" in commands
+    assert ".venv-vllm-0.31.0/bin/python -m pytest" in commands
+
+
 def test_serve_needs_no_developers_tools() -> None:
     assert "requirements dev" not in dry_run("serve")
     assert "requirements dev" in dry_run("check")
