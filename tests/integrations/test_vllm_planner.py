@@ -169,6 +169,13 @@ def test_a_promoted_request_is_not_displaced() -> None:
     assert [v.number for v in decision.victims] == [1]
 
 
+def test_a_promoted_request_has_the_first_turn_at_tokens_and_no_other_rank() -> None:
+    running = [resident(1, BATCH, []), resident(2, BATCH, []), resident(3, REALTIME, [])]
+    running[1].member.promoted = True
+    assert [r.number for r in sorted(running, key=lambda r: r.member.turn)] == [2, 3, 1]
+    assert [r.number for r in sorted(running, key=lambda r: r.member.seniority)] == [3, 2, 1]
+
+
 def test_what_comes_free_goes_to_a_promoted_request_first() -> None:
     waiting = [candidate(1, BATCH, need=4), candidate(2, STANDARD, need=2)]
     waiting[0].member.promoted = True

@@ -190,6 +190,18 @@ def test_realtime_takes_a_seat_and_batch_gives_the_answer_it_would_have_given(
     assert [texts[p] for p in prompts] == alone
     assert server.metric("headway_preemptions_total", service_class="batch") > before
     assert server.metric("headway_kv_blocks", tier="host", state="used") == 0
+    page = httpx.get(server.url + "/metrics", timeout=30).text
+    shown = set(re.findall(r"^(headway_\w+?)(?:_bucket|_sum|_count)?\{", page, re.MULTILINE))
+    assert documented() <= shown
+
+
+def documented() -> set[str]:
+    """Metrics that docs/vllm.md lists."""
+    text = (Path(__file__).parents[3] / "docs" / "vllm.md").read_text()
+    first_cells = re.findall(r"^\| (`headway_.*?) \|", text, re.MULTILINE)
+    names = {name for cell in first_cells for name in re.findall(r"`(headway_\w+)`", cell)}
+    assert len(names) >= 7
+    return names
 
 
 def until(holds: Any, limit_s: float = 60.0) -> None:
