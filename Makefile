@@ -4,11 +4,11 @@
 #   make serve MODEL=path/to/model.gguf           another model
 #   make test TESTS=tests/core                    some of the tests
 #   make test PYTHON=python3.12                   another Python, for a new .venv
-#   make test-vllm VLLM=0.31.0                    another version of vLLM, in .venv-vllm-0.31.0
+#   make test-vllm VLLM_VERSION=0.31.0            another version of vLLM, in .venv-vllm-0.31.0
 
 VENV := .venv
-VLLM ?=
-VLLM_VENV := .venv-vllm$(VLLM:%=-%)
+VLLM_VERSION ?=
+VLLM_VENV := .venv-vllm$(VLLM_VERSION:%=-%)
 TORCH ?= torch==2.13.0
 LLAMA_CPP_VENV := .venv-llama-cpp
 OPENVINO_VENV := .venv-openvino
@@ -115,7 +115,7 @@ test-torch: $(VENV)/.headway $(VENV)/.dev  ## the torch executor's tests, on PyT
 	$(BIN)/python -m pytest tests/torch_ $(ARGS)
 
 # In an environment of its own: vLLM wants gigabytes, and versions of its own.
-test-vllm: $(VLLM_VENV)/.vllm  ## the scheduling inside vLLM, on a CPU (3.5 GB, some minutes); VLLM=0.31.0
+test-vllm: $(VLLM_VENV)/.vllm  ## the scheduling inside vLLM, on a CPU (3.5 GB, some minutes); VLLM_VERSION=0.31.0
 	$(abspath $(VLLM_VENV))/bin/python -m pytest -s -c integrations/vllm/pyproject.toml \
 		integrations/vllm/tests $(ARGS)
 
@@ -176,7 +176,7 @@ $(VENV)/.dev: pyproject.toml scripts/requirements $(VENV)/.made | preflight
 
 $(VLLM_VENV)/.vllm: scripts/vllm-env pyproject.toml integrations/vllm/pyproject.toml | preflight
 	@echo "headway: making $(VLLM_VENV), with vLLM for CPUs"
-	@sh scripts/vllm-env $(VLLM_VENV) $(VLLM)
+	@sh scripts/vllm-env $(VLLM_VENV) $(VLLM_VERSION)
 	@touch $@
 
 $(LLAMA_CPP_VENV)/.peer: | preflight

@@ -50,7 +50,7 @@ def test_sanitizers_run_with_all_the_tests_and_not_with_some() -> None:
 
 def test_each_version_of_vllm_has_an_environment_of_its_own() -> None:
     assert "sh scripts/vllm-env .venv-vllm \n" in dry_run("-B", "test-vllm")
-    commands = dry_run("-B", "test-vllm", "VLLM=0.31.0")
+    commands = dry_run("-B", "test-vllm", "VLLM_VERSION=0.31.0")
     assert "sh scripts/vllm-env .venv-vllm-0.31.0 0.31.0\n" in commands
     assert ".venv-vllm-0.31.0/bin/python -m pytest" in commands
 
