@@ -152,12 +152,14 @@ class Replay:
         self.recorder.step(plan, result, committed, self._clock())
         if plan.chunks and self.recorder.busy.steps % _WINDOW_STEPS == 0:
             self.recorder.windows.append(self._scheduler.snapshot().throughput)
-        for finished in committed.finished:
-            self._lengths.pop(finished.request, None)
-            if finished.request in self._backlog:
-                self._backlog.remove(finished.request)
-                if self._others_to_come:
-                    self._add(self._workload.replacement(self._clock()), in_backlog=True)
+        ended = [finished.request for finished in committed.finished]
+        for request in ended:
+            self._lengths.pop(request, None)
+        gone = self._backlog.intersection(ended)
+        self._backlog -= gone
+        if self._others_to_come:
+            for _ in gone:
+                self._add(self._workload.replacement(self._clock()), in_backlog=True)
         return committed
 
     def _wait(self) -> None:
