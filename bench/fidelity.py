@@ -5,11 +5,11 @@
 
 Each run: steps of the executor are timed and a device is fitted to them (as `calibrate.py` and
 `headway simulate --calibrate` do, but to their means: the real run has the machine's neighbours
-too), a seeded load of three classes is sent to a real engine in real
-time, and the same load is simulated on the fitted device with the same sizes, policy and scheduler.
-Compared are the medians over the requests, of TTFT and of TPOT; what counts is the median of the
-runs' differences. The same few steps are timed before and after the load: a run between which the
-machine's pace changed by more than a tenth is shown, and left out of that median.
+too), a seeded load of three classes is sent to a real engine in real time, and the same load is
+simulated on the fitted device with the same sizes, policy and scheduler. Compared are the medians
+over the requests, of TTFT and of TPOT; what counts is the median of the runs' differences. The same
+few steps are timed before and after the load: a run between which the machine's pace changed by
+more than a tenth is shown, and left out of that median.
 """
 
 import argparse
