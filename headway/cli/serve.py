@@ -134,7 +134,7 @@ class _House:
             loaded.model.chat_template,
             loaded.engine.max_model_len,
             created=int(time.time()),
-            grammars=loaded.model.grammars(),
+            grammars=loaded.model.grammars(guarded=True),
         )
         self._side = None
         if desk is not None:
@@ -200,6 +200,8 @@ class _House:
             if self._side is not None:
                 self._side.runner.stop()
             self._loaded.engine.stop()
+            if self._model.grammars is not None:
+                self._model.grammars.close()
 
 
 async def _until_stopped(listener: Listener, ready: Callable[[], None]) -> None:

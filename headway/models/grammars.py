@@ -3,6 +3,7 @@
 A source is llguidance's own JSON: a list of grammars, the first of which may name others.
 """
 
+import hashlib
 import json
 import re
 import threading
@@ -47,10 +48,8 @@ have none (`/a+/ /a+/`, of which the first swallows all), or one beyond any memo
 
 _SCHEMA_WITHIN = re.compile(r"%json\s*")
 
-_MAX_COMBINED = 10
-"""Most patterns that one string of a schema has to match at once: where llguidance gives up on
-them, what it says about it doubles with each."""
-
+_REMEMBERED = 256
+"""Refusals remembered: a job of many lines has one schema, right or wrong."""
 
 GrammarPart = Mapping[str, object]
 """One grammar of a source."""
@@ -181,18 +180,36 @@ class Grammar:
         return GrammarState(self._matcher.deep_copy())
 
 
+class Trial(Protocol):
+    """Finds out whether a source can be compiled at all; see `grammar_trial`."""
+
+    def check(self, source: str, param: str) -> None:
+        """Raises InvalidRequestError, about the field `param`, for one that can't."""
+        ...
+
+    def close(self) -> None: ...
+
+
 class GrammarCompiler:
     """Compiles for one vocabulary; from any thread. The first use takes a third of a second, a
     grammar a few milliseconds."""
 
-    def __init__(self, vocabulary: Vocabulary, vocab_size: int, stop_ids: Collection[int]) -> None:
+    def __init__(
+        self,
+        vocabulary: Vocabulary,
+        vocab_size: int,
+        stop_ids: Collection[int],
+        trial: Trial | None = None,
+    ) -> None:
         """vocab_size: rows of the model's embedding. stop_ids: tokens that end an answer; one at
-        least."""
-        self._make = partial(_tokenizer, vocabulary, vocab_size, sorted(stop_ids))
+        least. trial: what sources have to pass first, where strangers write them."""
+        self._make = partial(tokenizer_of, vocabulary, vocab_size, sorted(stop_ids))
         self._tokenizer: llguidance.LLTokenizer | None = None
+        self._trial = trial
         self._lock = threading.Lock()
         self._kept: OrderedDict[str, Grammar] = OrderedDict()
         self._kept_chars = 0
+        self._refused: OrderedDict[bytes, str] = OrderedDict()
 
     def compile(self, source: str, param: str) -> Grammar:
         """Raises InvalidRequestError, about the field `param`, for what can't be compiled."""
@@ -203,7 +220,9 @@ class GrammarCompiler:
                 return kept
             if self._tokenizer is None:
                 self._tokenizer = self._make()
-        grammar = _compiled(self._tokenizer, source, param)
+        if self._trial is not None:
+            self._try(self._trial, source, param)
+        grammar = compiled(self._tokenizer, source, param)
         with self._lock:
             if self._kept.setdefault(source, grammar) is grammar:
                 self._kept_chars += len(source)
@@ -216,8 +235,29 @@ class GrammarCompiler:
         """Characters of the sources whose grammars are kept compiled."""
         return self._kept_chars
 
+    def close(self) -> None:
+        """Let go of what the trial needs."""
+        if self._trial is not None:
+            self._trial.close()
 
-def _compiled(tokenizer: llguidance.LLTokenizer, source: str, param: str) -> Grammar:
+    def _try(self, trial: Trial, source: str, param: str) -> None:
+        digest = hashlib.sha256(f"{param} {source}".encode(errors="surrogatepass")).digest()
+        with self._lock:
+            refusal = self._refused.get(digest)
+        if refusal is not None:
+            raise InvalidRequestError(refusal, param)
+        try:
+            trial.check(source, param)
+        except InvalidRequestError as error:
+            with self._lock:
+                self._refused[digest] = str(error)
+                while len(self._refused) > _REMEMBERED:
+                    self._refused.popitem(last=False)
+            raise
+
+
+def compiled(tokenizer: llguidance.LLTokenizer, source: str, param: str) -> Grammar:
+    """A source compiled. Raises InvalidRequestError, about the field `param`."""
     if len(source) > MAX_SOURCE_CHARS:
         raise InvalidRequestError(
             f"'{param}' is longer than {MAX_SOURCE_CHARS:,} characters.", param
@@ -250,9 +290,10 @@ class _Wrapped:
         return list(self._encode(text, add_special=False, parse_special=False))
 
 
-def _tokenizer(
+def tokenizer_of(
     vocabulary: Vocabulary, vocab_size: int, stop_ids: Sequence[int]
 ) -> llguidance.LLTokenizer:
+    """A vocabulary in llguidance's form; see `GrammarCompiler`."""
     wrapped = llguidance.TokenizerWrapper(_Wrapped(vocabulary, vocab_size, stop_ids))
     return llguidance.LLTokenizer(wrapped, n_vocab=vocab_size, eos_token=list(stop_ids))
 

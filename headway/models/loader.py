@@ -9,6 +9,7 @@ from headway.models.arch import config_from_gguf
 from headway.models.cache import default_cache, file_sha256
 from headway.models.chat import ChatTemplate
 from headway.models.gguf import GgufFile, Metadata, read_gguf
+from headway.models.grammar_trial import GrammarTrial
 from headway.models.grammars import GrammarCompiler
 from headway.models.huggingface import QUANTISATIONS, load_folder
 from headway.models.templates import template_for
@@ -47,11 +48,15 @@ class LoadedModel:
         notices = tuple(n for n in self.notices if not n.startswith(_NO_CHAT))
         return replace(self, chat_template=chat, notices=notices)
 
-    def grammars(self) -> GrammarCompiler | None:
-        """A compiler for its vocabulary; None where no token ends an answer."""
+    def grammars(self, guarded: bool = False) -> GrammarCompiler | None:
+        """A compiler for its vocabulary; None where no token ends an answer.
+
+        guarded: whether strangers write the grammars, which then have to pass a trial.
+        """
         if not self.stop_ids:
             return None
-        return GrammarCompiler(self.tokenizer, self.weights.config.vocab, self.stop_ids)
+        words = self.tokenizer, self.weights.config.vocab, self.stop_ids
+        return GrammarCompiler(*words, GrammarTrial(*words) if guarded else None)
 
 
 def load_model(path: Path, quantize: str = "int8") -> LoadedModel:

@@ -5,8 +5,9 @@ import logging
 import secrets
 import time
 from collections.abc import Collection
-from contextlib import aclosing
+from contextlib import AbstractContextManager, aclosing, nullcontext
 from dataclasses import dataclass, replace
+from threading import Lock
 
 from headway.batches.types import LineAnswer
 from headway.core.types import ServiceClass
@@ -45,6 +46,7 @@ class LineAnswerer:
     def __init__(self, engine: EngineClient, model: ServedModel) -> None:
         self._engine = engine
         self._model = model
+        self._compiling = Lock()
 
     @property
     def endpoints(self) -> Collection[str]:
@@ -87,11 +89,17 @@ class LineAnswerer:
 
     def _chat(self, raw: bytes) -> _Line:
         body = parse_body(ChatBody, raw)
-        return _Line(body, chat_work(body, ServiceClass.BATCH, self._model))
+        with self._turn(body):
+            return _Line(body, chat_work(body, ServiceClass.BATCH, self._model))
 
     def _completion(self, raw: bytes) -> _Line:
         body = parse_body(CompletionBody, raw)
-        return _Line(body, completion_work(body, ServiceClass.BATCH, self._model))
+        with self._turn(body):
+            return _Line(body, completion_work(body, ServiceClass.BATCH, self._model))
+
+    def _turn(self, body: GenerationBody) -> AbstractContextManager[object]:
+        """One line at a time compiles its grammar, so that requests wait for one at most."""
+        return self._compiling if body.constrained else nullcontext()
 
     async def _run(self, line: _Line) -> bytes:
         n, shape = line.body.n or 1, line.work.shape

@@ -5,6 +5,7 @@ import logging
 import secrets
 import time
 from collections.abc import Callable, Mapping
+from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Generic, TypeVar
@@ -40,6 +41,7 @@ BODIES: dict[str, type[GenerationBody]] = {CHAT_PATH: ChatBody, COMPLETION_PATH:
 
 _LOG = logging.getLogger(__name__)
 _INLINE_BYTES = 16 * 1024
+_GRAMMAR_THREADS = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +74,11 @@ class _Accepted(Generic[B]):
 
 @dataclass(frozen=True, slots=True)
 class Service:
-    """What the endpoints share."""
+    """What the endpoints share.
+
+    grammar_threads: for what may have a grammar, which may take seconds to compile; nothing else
+        waits behind it.
+    """
 
     engine: EngineClient
     model: ServedModel
@@ -80,6 +86,9 @@ class Service:
     gate: Gate
     options: ServerOptions
     names: RequestNames = field(default_factory=RequestNames)
+    grammar_threads: Executor = field(
+        default_factory=lambda: ThreadPoolExecutor(_GRAMMAR_THREADS, "headway-grammars")
+    )
 
     async def chat(self, request: Request) -> Response:
         """POST /v1/chat/completions."""
@@ -113,7 +122,9 @@ class Service:
         else:
             # A long prompt takes many milliseconds to encode, a grammar to compile, during which
             # no stream would move.
-            work = await asyncio.to_thread(translate, *arguments)
+            threads = self.grammar_threads if body.constrained else None
+            loop = asyncio.get_running_loop()
+            work = await loop.run_in_executor(threads, translate, *arguments)
         default_s = self.options.timeouts_s.get(service_class)
         requests = [
             replace(request, tenant=caller.tenant, stop=_timed(request.stop, default_s))

@@ -11,7 +11,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +29,7 @@ from schemathesis.specs.openapi.checks import (
 )
 
 from headway.batches.desk import BatchDesk
+from headway.models.grammar_trial import GrammarTrial
 from headway.models.grammars import GrammarCompiler
 from headway.server.batch_routes import BatchService, build_batch_router
 from headway.server.model import ServedModel
@@ -64,14 +65,16 @@ def everything(
     tokenizer = ByteTokenizer()
     capacity = make_capacity(vocab_size=300, max_model_len=max_model_len)
     desk = BatchDesk(folder)
-    with running(make_engine(capacity, words=tokenizer)) as rig:
+    words = tokenizer, 300, {EOS}
+    grammars = GrammarCompiler(*words, GrammarTrial(*words))
+    with running(make_engine(capacity, words=tokenizer)) as rig, closing(grammars):
         model = ServedModel(
             ModelNames(MODEL),
             tokenizer,
             family(template),
             rig.engine.max_model_len,
             created=1,
-            grammars=GrammarCompiler(tokenizer, 300, {EOS}),
+            grammars=grammars,
         )
         try:
             with live_server(

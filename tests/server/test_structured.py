@@ -16,6 +16,7 @@ from headway.assembly import EngineOptions, Sizes, build_engine
 from headway.models.loader import load_model
 from headway.server.model import ServedModel
 from headway.server.tiers import ModelNames
+from tests.models.hostile import CHAIN
 from tests.models.template_files import family
 from tests.server.fake_engine import FakeEngine
 from tests.server.live import MODEL, LiveServer, live_server
@@ -54,13 +55,14 @@ class House:
 def house(smollm2_path: Path) -> Iterator[House]:
     loaded = load_model(smollm2_path)
     engine = build_engine(loaded, EngineOptions(Sizes(kv_blocks=128, max_model_len=512)))
+    grammars = loaded.grammars(guarded=True)
     model = ServedModel(
         ModelNames(MODEL),
         loaded.tokenizer,
         family("hermes"),
         engine.max_model_len,
         created=1,
-        grammars=loaded.grammars(),
+        grammars=grammars,
     )
     engine.start()
     try:
@@ -68,6 +70,8 @@ def house(smollm2_path: Path) -> Iterator[House]:
             yield House(server, server.client())
     finally:
         engine.stop()
+        if grammars is not None:
+            grammars.close()
 
 
 def ask(house: House, **fields: Any) -> Any:
@@ -207,6 +211,11 @@ def test_a_call_or_an_answer_that_fits(house: House) -> None:
         ({"structured_outputs": {"regex": "a", "choice": ["b"]}}, "structured_outputs", "one of"),
         ({"structured_outputs": {"regex": "("}}, "structured_outputs.regex", "unclosed"),
         ({"structured_outputs": {"grammar": "start: x"}}, "structured_outputs.grammar", "x"),
+        (
+            {"structured_outputs": {"grammar": CHAIN}},
+            "structured_outputs.grammar",
+            "too complex to compile",
+        ),
         ({"structured_outputs": {"choice": []}}, "structured_outputs.choice", "empty"),
         ({"structured_outputs": {"json_object": True}}, "structured_outputs.json_object", ""),
         (
