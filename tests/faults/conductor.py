@@ -4,6 +4,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 from headway.core.plan import (
     Capacity,
@@ -30,6 +31,7 @@ class Conductor:
 
     def __init__(self, executor: Executor, clock: ManualClock, slow_copy_s: float = 0.0) -> None:
         self.plans: list[StepPlan] = []
+        self._landed = 0
         self._executor = executor
         self._clock = clock
         self._slow_copy_s = slow_copy_s
@@ -45,6 +47,11 @@ class Conductor:
         """Steps that have actions still to come."""
         return sorted(self._actions)
 
+    @property
+    def resting(self) -> bool:
+        """Whether the result of every plan has been taken."""
+        return self._landed == len(self.plans)
+
     def at(self, step: int, action: Callable[[], object]) -> None:
         """Run an action on the engine's thread just before step `step` is submitted."""
         self._actions.setdefault(step, []).append(action)
@@ -58,31 +65,36 @@ class Conductor:
             inner: StepHandle = SlowStep(self._executor, plan, masks, self._slow_copy_s)
         else:
             inner = self._executor.submit(plan, masks)
-        tokens = sum(len(chunk.tokens) for chunk in plan.chunks)
-        timing = StepTiming(
-            len(plan.swap_out) * COPY_S, len(plan.swap_in) * COPY_S, STEP_S + tokens * TOKEN_S
-        )
-        return TimedStep(inner, timing, self._clock)
+        return TimedStep(inner, partial(self._land, timing_of(plan)))
 
     def close(self) -> None:
         """Close the inner executor."""
         self._executor.close()
 
+    def _land(self, timing: StepTiming, result: StepResult) -> StepResult:
+        self._clock.advance(timing.copy_out_s + timing.copy_in_s + timing.compute_s)
+        self._landed += 1
+        return replace(result, timing=timing)
+
+
+def timing_of(plan: StepPlan) -> StepTiming:
+    """How long a step is said to take."""
+    tokens = sum(len(chunk.tokens) for chunk in plan.chunks)
+    return StepTiming(
+        len(plan.swap_out) * COPY_S, len(plan.swap_in) * COPY_S, STEP_S + tokens * TOKEN_S
+    )
+
 
 class TimedStep:
-    """A step whose end moves the clock by the time it is said to have taken."""
+    """A step whose end is reported as `land` puts it."""
 
-    def __init__(self, handle: StepHandle, timing: StepTiming, clock: ManualClock) -> None:
+    def __init__(self, handle: StepHandle, land: Callable[[StepResult], StepResult]) -> None:
         self._handle = handle
-        self._timing = timing
-        self._clock = clock
+        self._land = land
 
     def result(self, timeout_s: float | None = None) -> StepResult:
         """Wait for the real step, however long it takes."""
-        result = self._handle.result(None)
-        timing = self._timing
-        self._clock.advance(timing.copy_out_s + timing.copy_in_s + timing.compute_s)
-        return replace(result, timing=timing)
+        return self._land(self._handle.result(None))
 
     def done(self) -> bool:
         """Whether the real step has ended."""

@@ -1,7 +1,7 @@
-"""Drives the two lanes of a split schedule over a real executor, each as fast as it goes."""
+"""Drives the two lanes of a split schedule over a real executor, in an order of its own making."""
 
-import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from headway.core.invariants import check
 from headway.core.plan import Executor, StepHandle, StepPlan, StepResult
@@ -9,22 +9,38 @@ from headway.core.request import Emitted, Preempted, Request
 from headway.core.scheduler import Scheduler
 from headway.core.types import SPLIT_LANES, Lane, RequestId
 from headway.testing import ManualClock
+from tests.faults.conductor import timing_of
+
+
+@dataclass(frozen=True, slots=True)
+class _Flight:
+    """A step under way, when it is said to end, and whether it copies."""
+
+    plan: StepPlan
+    handle: StepHandle
+    ends_s: float
+    copies: bool
 
 
 class RealLanes:
-    """Plans a lane as soon as it is idle and commits whichever step has ended, so both are nearly
-    always under way. Requests and aborts are due at numbers of plans.
+    """Plans a lane as soon as it is idle, so that both are nearly always under way, and commits
+    their steps in the order in which they are said to end: `timing_of`, and `copy_wait_s` more for
+    one that copies. So the plans are the same on every machine, and only what the executor does at
+    once is not. Requests are due at numbers of turns, of which each commits a step.
 
     emitted: by request, in order. preempted: in order.
+    overtakers: steps that began and ended while the other lane's copies were under way.
     """
 
-    def __init__(self, scheduler: Scheduler, executor: Executor, clock: ManualClock) -> None:
+    def __init__(self, scheduler: Scheduler, executor: Executor, copy_wait_s: float) -> None:
         self.emitted: dict[RequestId, list[Emitted]] = {}
         self.preempted: list[Preempted] = []
+        self.overtakers: list[StepPlan] = []
         self._scheduler = scheduler
         self._executor = executor
-        self._clock = clock
-        self._in_flight: dict[Lane, tuple[StepPlan, StepHandle]] = {}
+        self._clock = ManualClock()
+        self._copy_wait_s = copy_wait_s
+        self._in_flight: dict[Lane, _Flight] = {}
 
     def run(self, arrivals: Sequence[tuple[int, Request]]) -> None:
         """Until all requests have ended. Raises AssertionError if they do not."""
@@ -38,31 +54,34 @@ class RealLanes:
             for lane in SPLIT_LANES:
                 if lane not in self._in_flight:
                     alive -= self._start(lane)
-            alive -= sum(self._finish(lane) for lane in self._ended())
+            if self._in_flight:
+                alive -= self._finish(min(SPLIT_LANES, key=self._ends_s))
             if not alive:
                 return
         raise AssertionError(f"{alive} requests never ended")
 
-    def _ended(self) -> list[Lane]:
-        """Lanes whose step has ended; waits for one if any is under way."""
-        while self._in_flight:
-            ended = [lane for lane, (_, handle) in self._in_flight.items() if handle.done()]
-            if ended:
-                return ended
-            time.sleep(0.00005)
-        return []
+    def _ends_s(self, lane: Lane) -> float:
+        return self._in_flight[lane].ends_s if lane in self._in_flight else float("inf")
 
     def _start(self, lane: Lane) -> int:
         plan = self._scheduler.plan(lane, self._clock())
         check(self._scheduler)
         if plan.empty:
             return self._commit(plan, StepResult(plan.step))
-        self._in_flight[lane] = (plan, self._executor.submit(plan, {}))
+        timing = timing_of(plan)
+        ends_s = self._clock() + timing.copy_out_s + timing.copy_in_s + timing.compute_s
+        copies = bool(plan.swap_out or plan.swap_in)
+        ends_s += self._copy_wait_s if copies else 0.0
+        self._in_flight[lane] = _Flight(plan, self._executor.submit(plan, {}), ends_s, copies)
         return 0
 
     def _finish(self, lane: Lane) -> int:
-        plan, handle = self._in_flight.pop(lane)
-        return self._commit(plan, handle.result())
+        flight = self._in_flight.pop(lane)
+        self._clock.jump_to(flight.ends_s)
+        others = self._in_flight.values()
+        if any(other.copies and other.plan.step < flight.plan.step for other in others):
+            self.overtakers.append(flight.plan)
+        return self._commit(flight.plan, flight.handle.result())
 
     def _commit(self, plan: StepPlan, result: StepResult) -> int:
         committed = self._scheduler.commit(plan, result, {}, self._clock())

@@ -134,7 +134,9 @@ class Rig:
 
     def begin(self, arrivals: Iterable[tuple[int, GenerationRequest]]) -> int:
         """As `play`, without waiting; the index of the request that opens the play. The first
-        arrival has the next."""
+        arrival has the next. It begins on an engine at rest: whatever is left of an earlier play
+        would fall before or after its first step, as threads happen to run."""
+        until(lambda: self.engine.snapshot().idle and self.executor.resting)
         begun = len(self.executor.plans)
         for step, request in arrivals:
             self.executor.at(begun + step, partial(self.start, request))

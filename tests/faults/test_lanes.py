@@ -37,16 +37,17 @@ def test_a_block_is_nobodys_while_one_lane_still_copies_it(alone: Ask, host_bloc
         prompt = prompt_of(i % 6, 10 + 40 * (i % 6))
         arrivals.append((rng.randrange(4, 900), core_request(i, prompt, 2, REALTIME)))
     machine = Machine(kv_blocks=20, host_blocks=host_blocks)
-    executor, clock = NativeExecutor(WEIGHTS, machine.sizes), ManualClock()
+    executor = NativeExecutor(WEIGHTS, machine.sizes)
     scheduler = Scheduler(executor.capacity, SchedulerConfig())
-    conductor = Conductor(executor, clock, slow_copy_s=0.01)
-    lanes = RealLanes(scheduler, conductor, clock)
+    conductor = Conductor(executor, ManualClock(), slow_copy_s=0.01)
+    lanes = RealLanes(scheduler, conductor, copy_wait_s=0.05)
     try:
         lanes.run(arrivals)
     finally:
         conductor.close()
     kinds = [gone.kind for gone in lanes.preempted]
-    assert kinds.count(PreemptKind.SWAP) >= 3
+    assert kinds.count(PreemptKind.SWAP) >= 8
+    assert len(lanes.overtakers) >= 40, "the other lane waited for the copies"
     for _, request in arrivals:
         got = [TokenInfo(e.token, e.logprobs) for e in lanes.emitted[request.id]]
         expected = alone(ask(request.prompt, request.limits.max_tokens))
