@@ -13,8 +13,6 @@ from headway.core.types import ServiceClass
 
 _TICK_S = 0.02
 _PROBE_WORDS = 200
-_MOST_IN_A_ROW = 20
-"""Failures in a row after which a flood's stream gives up, and the server counts as gone."""
 
 
 NOT_DONE = "not done in time"
@@ -93,7 +91,11 @@ async def words_a_token(client: Client, dialect: Dialect) -> float:
 
 @dataclass(slots=True)
 class Replay:
-    """One run of a load against one server."""
+    """One run of a load against one server.
+
+    most_in_a_row: failures of a flood's stream, after each of which it waits longer, until the
+        server counts as gone.
+    """
 
     client: Client
     dialect: Dialect
@@ -101,6 +103,7 @@ class Replay:
     span: Span
     words_a_token: float
     seed: int = 0
+    most_in_a_row: int = 20
 
     async def run(self, progress: Progress) -> Recording:
         """The whole of it. Raises BenchError if the server is gone."""
@@ -149,7 +152,7 @@ class Replay:
             name = f"flood {flood.service_class} {stream} {index}"
             sample = await self._request(flood.service_class, sizes, now_s, name, recording)
             failed = failed + 1 if sample.error else 0
-            if failed == _MOST_IN_A_ROW:
+            if failed == self.most_in_a_row:
                 raise BenchError(f"{failed} failures in a row; the first: {recording.message}")
             if failed:
                 await asyncio.sleep(0.05 * failed)

@@ -74,8 +74,8 @@ def test_a_server_that_is_gone_ends_a_flood() -> None:
     with live_server(FakeEngine()) as server:
         url = server.url
     traffic = from_streams([parse_stream(BATCH)], 60.0, seed=1)
-    replay = Replay(Client(url), Dialect(MODEL), traffic, Span(60.0), 1.0)
-    with pytest.raises(BenchError, match="in a row"):
+    replay = Replay(Client(url), Dialect(MODEL), traffic, Span(60.0), 1.0, most_in_a_row=4)
+    with pytest.raises(BenchError, match="4 failures in a row"):
         asyncio.run(replay.run(lambda recording, elapsed_s: None))
 
 
