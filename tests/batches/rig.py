@@ -37,6 +37,7 @@ from headway.testing import (
     WallClock,
     make_capacity,
 )
+from headway.testing.scripted import Duration
 from headway.testing.text import ByteTokenizer
 from tests.engine.helpers import EOS, Rig, running
 from tests.server.fake_engine import PlainChat
@@ -108,7 +109,7 @@ def request(number: int, max_tokens: int = 6, **fields: Any) -> dict[str, Any]:
 
 def make_engine(
     capacity: Capacity,
-    duration: LinearDuration = FAST,
+    duration: Duration = FAST,
     mishaps: Mishaps | None = None,
     metrics: Metrics | None = None,
     words: ByteTokenizer = TEXTS,
@@ -132,7 +133,7 @@ def batch_server(
     folder: Path,
     *,
     capacity: Capacity | None = None,
-    duration: LinearDuration = FAST,
+    duration: Duration = FAST,
     limits: DeskLimits | None = None,
     options: WorkOptions = QUICK,
     write: Write = os.write,

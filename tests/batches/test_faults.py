@@ -7,6 +7,7 @@ import random
 import socket
 import threading
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -17,10 +18,11 @@ import pytest
 from headway.batches.desk import BatchDesk, DeskLimits
 from headway.batches.types import Order, Status
 from headway.batches.work import WorkOptions
+from headway.core.plan import StepPlan, StepTiming
 from headway.core.types import ServiceClass
 from headway.errors import ConfigError
 from headway.testing import LinearDuration, Mishaps, make_capacity
-from tests.batches.rig import QUICK, TEXTS, URL, batch_server, jsonl, prompt_of, request
+from tests.batches.rig import FAST, QUICK, TEXTS, URL, batch_server, jsonl, prompt_of, request
 from tests.engine.helpers import oracle
 from tests.server.live import MODEL, eventually
 
@@ -305,15 +307,40 @@ def test_one_process_at_a_time(tmp_path: Path) -> None:
     BatchDesk(tmp_path).close()
 
 
+class Moment:
+    """A duration model, FAST's, that has something done just before the step that is due."""
+
+    def __init__(self) -> None:
+        self._left = 0
+        self._action: Callable[[], object] = list
+
+    def __call__(self, plan: StepPlan) -> StepTiming:
+        self._left -= 1
+        if self._left == 0:
+            self._action()
+        return FAST(plan)
+
+    def act(self, steps: int, action: Callable[[], object]) -> None:
+        """Have it done before the step after `steps` more."""
+        self._left, self._action = steps + 1, action
+
+
 def test_cancelling_at_any_moment_loses_no_line(tmp_path: Path) -> None:
-    rng = random.Random(3)
-    with batch_server(tmp_path) as rig:
-        seen = set()
-        for _ in range(16):
-            batch = rig.submit([request(i) for i in range(30)])
-            time.sleep(rng.uniform(0, 0.12))
+    """Before its first step, at random ones, and when it has ended: it takes 24."""
+    rng, moment = random.Random(3), Moment()
+    with batch_server(tmp_path, duration=moment) as rig:
+        client = rig.client
+
+        def cancel() -> None:
             with suppress(openai.ConflictError):  # too late
-                rig.client.batches.cancel(batch.id)
+                client.batches.cancel(client.batches.list(limit=1).data[0].id)
+
+        ends = []
+        for steps in (None, 0, *(rng.randrange(24) for _ in range(13)), 1000):
+            moment.act(0 if steps is None else steps, list if steps is None else cancel)
+            batch = rig.submit([request(i) for i in range(30)])
+            if steps is None:
+                cancel()
             done = rig.ended(batch)
             good, bad = rig.results(done.output_file_id), rig.results(done.error_file_id)
             names = sorted(result["custom_id"] for result in good + bad)
@@ -322,8 +349,9 @@ def test_cancelling_at_any_moment_loses_no_line(tmp_path: Path) -> None:
             assert done.request_counts.total == len(names)
             assert names in (sorted(f"line-{i}" for i in range(30)), [])
             assert names or done.in_progress_at is None
-            seen.add(done.status)
-    assert seen <= {"completed", "cancelled"} and "cancelled" in seen
+            ends.append(done.status)
+    assert ends[1] == "cancelled" and ends[-1] == "completed"
+    assert ends.count("cancelled") + ends.count("completed") == len(ends)
 
 
 def test_small_jobs_do_not_wait_for_large_ones(tmp_path: Path) -> None:
