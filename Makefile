@@ -30,6 +30,11 @@ SANITIZED := tests/native/test_activations.py tests/native/test_gemm.py tests/na
 	tests/native/test_sampling.py tests/native/test_invariance.py tests/executors \
 	-k "not (times_out or stops_at_a_layer or lanes_run_at_once or close_ends or llama-)"
 
+SANITIZE = sh scripts/sanitize $(VENV) address,undefined $(SANITIZED) && \
+	sh scripts/sanitize $(VENV) address,undefined bench/stress.py --seconds 8
+
+PARALLEL := -n logical --maxprocesses 4 --dist loadfile --durations 15
+
 NATIVE := CMakeLists.txt $(shell find native -type f 2>/dev/null)
 
 # Interpreters with the peers in them. One that is given is taken as it is, and one given as nothing
@@ -47,7 +52,7 @@ Q4_0 ?=
 HF ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help serve test test-web check bench bench-cpu bench-peers kills sanitize tsan scenarios test-torch test-vllm fuzz-http fuzz-readers soak format clean preflight
+.PHONY: help serve test tests test-web check bench bench-cpu bench-peers kills sanitize sanitize-beside tsan scenarios test-torch test-vllm fuzz-http fuzz-readers soak format clean preflight
 
 
 help:  ## what there is to make
@@ -56,17 +61,26 @@ help:  ## what there is to make
 serve: $(VENV)/.headway  ## the server with the embedded model, on 127.0.0.1:8000
 	@$(BIN)/headway serve $(MODEL) $(ARGS)
 
+# Every test at once on as many workers as there are cores, a file of tests on one of them; what they
+# leave of the machine goes to the sanitizers, at the lowest priority. Some of TESTS run one by one.
+test: $(VENV)/.headway $(VENV)/.dev $(WEB)  ## the checks, then every test
+	@$(MAKE) --no-print-directory -j2 tests $(if $(TESTS),,sanitize-beside)
+
 # Some tests watch real threads and sockets on a machine that others share: what fails is looked at
 # once more, by itself, and has to pass then.
 # Those in a browser are run where there is one; the summary says where they were not.
-test: check $(WEB)  ## the checks, then every test
-	$(BIN)/python -m pytest $(TESTS) || \
+tests: check
+	unset MAKEFLAGS; \
+	$(BIN)/python -m pytest $(if $(TESTS),$(TESTS),$(PARALLEL)) || \
 	$(BIN)/python -m pytest --last-failed --last-failed-no-failures none $(TESTS)
-	@$(if $(TESTS),:,$(MAKE) --no-print-directory sanitize)
 
 sanitize: $(VENV)/.headway $(VENV)/.dev  ## native tests under AddressSanitizer and UBSan, in build/
-	@sh scripts/sanitize $(VENV) address,undefined $(SANITIZED)
-	@sh scripts/sanitize $(VENV) address,undefined bench/stress.py --seconds 8
+	@$(SANITIZE)
+
+# What they print comes in one piece, when they have ended.
+sanitize-beside: $(VENV)/.headway $(VENV)/.dev
+	@mkdir -p build; unset MAKEFLAGS; renice -n 19 -p $$$$ >/dev/null; \
+	( $(SANITIZE) ) >build/sanitizers.txt 2>&1; status=$$?; cat build/sanitizers.txt; exit $$status
 
 tsan: $(VENV)/.headway $(VENV)/.dev  ## lanes under ThreadSanitizer, a minute or ARGS="--seconds 1200"
 	@sh scripts/sanitize $(VENV) thread bench/stress.py $(ARGS)

@@ -1,5 +1,6 @@
 """Fixtures for all tests."""
 
+import fcntl
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,9 +17,11 @@ settings.load_profile("seeded")
 
 
 @pytest.fixture(scope="session")
-def smollm2_path() -> Path:
-    """The embedded model's GGUF file: from the cache, or pulled into it once."""
-    return pull()
+def smollm2_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The embedded model's GGUF file: from the cache, or pulled into it once, by one worker."""
+    with (tmp_path_factory.getbasetemp().parent / "pull.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        return pull()
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -48,6 +48,11 @@ def test_sanitizers_run_with_all_the_tests_and_not_with_some() -> None:
     assert "scripts/sanitize" not in dry_run("test", "TESTS=tests/core")
 
 
+def test_all_tests_are_spread_over_the_cores_and_some_are_not() -> None:
+    assert "-m pytest -n logical" in dry_run("test")
+    assert "-m pytest tests/core" in dry_run("test", "TESTS=tests/core")
+
+
 def test_each_version_of_vllm_has_an_environment_of_its_own() -> None:
     assert "sh scripts/vllm-env .venv-vllm \n" in dry_run("-B", "test-vllm")
     commands = dry_run("-B", "test-vllm", "VLLM_VERSION=0.31.0")
