@@ -20,6 +20,7 @@ from headway.server.logs import RequestLog
 from headway.server.metrics_families import Build
 from headway.server.openapi import complete
 from headway.server.operate import Insight, Operator, build_operator_router
+from headway.server.reference import REFERENCE_PATH, reference
 from headway.server.routes import Service, build_router
 from headway.server.tiers import CLASS_HEADER
 from headway.server.tokenize import TokenService, build_token_router
@@ -95,6 +96,7 @@ def build_app(
     page = insight.page
     dashboard = None if page is None else Dashboard(Feed(page), service.gate)
     app.include_router(build_operator_router(operator, dashboard))
+    app.add_api_route(REFERENCE_PATH, lambda: reference(app.openapi()), include_in_schema=False)
     app.include_router(batches or build_closed_router("the server has no data folder"))
     for kind in (ApiError, HeadwayError, HTTPException, Exception):
         app.add_exception_handler(kind, _answer_error)

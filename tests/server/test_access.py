@@ -22,7 +22,7 @@ from tests.server.live import MODEL, LiveServer, eventually, live_server
 from tests.server.test_keys import added
 
 TEXT = {"model": MODEL, "prompt": "abc"}
-OPERATORS = ("/metrics", "/openapi.json", "/debug/steps/latest")
+OPERATORS = ("/metrics", "/docs", "/openapi.json", "/debug/steps/latest")
 
 
 @pytest.fixture

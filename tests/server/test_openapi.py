@@ -1,12 +1,17 @@
 """The OpenAPI document says what is really answered."""
 
+import base64
+import hashlib
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
+from html.parser import HTMLParser
 from typing import Any
 
 import jsonschema
 import pytest
 
+from headway.server.reference import reference
 from tests.models.template_files import family
 from tests.server.fake_engine import FakeEngine, Script
 from tests.server.live import BYTES, MODEL, LiveServer, live_server
@@ -89,3 +94,60 @@ def test_it_is_valid_and_says_how_streams_come(server: LiveServer) -> None:
     for operations in described["paths"].values():
         for operation in operations.values():
             assert "422" not in operation["responses"] and "default" in operation["responses"]
+
+
+class _Page(HTMLParser):
+    """What a page links to, what it names, and what it would load."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.links: list[str] = []
+        self.ids: list[str] = []
+        self.words = ""
+        self.tags: Counter[str] = Counter()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags[tag] += 1
+        given = dict(attrs)
+        self.links += [given["href"] or ""] if "href" in given else []
+        self.ids += [given["id"] or ""] if "id" in given else []
+
+    def handle_data(self, data: str) -> None:
+        self.words += data
+
+
+def test_the_reference_page_names_every_route_and_field(server: LiveServer) -> None:
+    described, answer = document(server), server.http().get("/docs")
+    assert answer.status_code == 200
+    page = _Page()
+    page.feed(answer.text)
+    for path, methods in described["paths"].items():
+        for method in methods:
+            assert f"{method.upper()} {path}" in page.words
+    for name, schema in described["components"]["schemas"].items():
+        assert name in page.words
+        for field in schema.get("properties", {}):
+            assert field in page.words
+    assert {"#" + name for name in page.ids} | {"openapi.json"} >= set(page.links)
+    assert len(page.ids) == len(set(page.ids))
+
+
+def test_the_reference_page_loads_nothing_and_shows_its_style(server: LiveServer) -> None:
+    answer = server.http().get("/docs")
+    page = _Page()
+    page.feed(answer.text)
+    assert not page.tags.keys() & {"script", "link", "img", "iframe"} and page.tags["style"] == 1
+    style = answer.text.partition("<style>")[2].partition("</style>")[0]
+    digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
+    assert f"style-src 'sha256-{digest}'" in answer.headers["Content-Security-Policy"]
+
+
+def test_what_a_document_says_is_text_on_the_page() -> None:
+    evil = "<script>x</script>"
+    schemas = {evil: {"description": evil, "properties": {evil: {"enum": [evil]}}}}
+    described = {
+        "info": {"title": evil},
+        "paths": {f"/{evil}": {"get": {"description": evil, "responses": {}}}},
+        "components": {"schemas": schemas},
+    }
+    assert b"<script" not in bytes(reference(described).body)
