@@ -10,6 +10,7 @@ VENV := .venv
 VLLM_VERSION ?=
 VLLM_VENV := .venv-vllm$(VLLM_VERSION:%=-%)
 TORCH ?= torch==2.13.0
+TRITON ?= triton==3.8.0
 LLAMA_CPP_VENV := .venv-llama-cpp
 OPENVINO_VENV := .venv-openvino
 XLLAMACPP ?= xllamacpp==2026.10.11549
@@ -126,6 +127,7 @@ kills: $(VENV)/.headway $(VENV)/.dev  ## batch jobs under SIGKILL, 200 times (so
 
 test-torch: $(VENV)/.headway $(VENV)/.dev  ## the torch executor's tests, on PyTorch's CPU build
 	$(BIN)/python -c "import torch" 2>/dev/null || $(BIN)/pip install $(TORCH)
+	$(BIN)/python -c "import triton" 2>/dev/null || $(BIN)/pip install --no-deps $(TRITON) || true
 	$(BIN)/python -m pytest tests/torch_ $(ARGS)
 
 # In an environment of its own: vLLM wants gigabytes, and versions of its own.

@@ -12,8 +12,9 @@ from tests.packaging.project import ROOT, distribution, requirements
 # Imported by name only where the extra that brings it is installed.
 OPTIONAL = {"huggingface-hub": "hub", "torch": "torch"}
 
-# Always comes with pydantic, which pins the one version that fits.
-PARTS = {"pydantic-core": "pydantic"}
+# Always comes with pydantic, and with torch where that is built for a GPU; each pins the version
+# that fits.
+PARTS = {"pydantic-core": "pydantic", "triton": "torch"}
 
 
 def imported_distributions() -> set[str]:

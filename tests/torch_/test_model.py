@@ -12,13 +12,13 @@ from headway.core.plan import Chunk, Open, Penalties, SamplingSpec, StepPlan, Tr
 from headway.core.types import BlockId, Lane, RequestId
 from headway.errors import ModelError
 from headway.executors.native import NativeExecutor, NativeOptions
-from headway.executors.torch_ import rows
 from headway.executors.torch_.attention import GatheredAttention
 from headway.executors.torch_.executor import TorchExecutor
 from headway.executors.torch_.model import Transformer
 from headway.executors.torch_.options import TorchOptions
 from headway.executors.torch_.pools import block_shape
-from headway.executors.torch_.sampler import SamplingState, choose, uniform
+from headway.executors.torch_.rows import Layout, tiles, together
+from headway.executors.torch_.sampler import Row, SamplingState, choose, read, uniforms
 from headway.executors.torch_.weights import to_torch
 from headway.models.loader import load_model
 from headway.models.quant import Encoding, dequantize
@@ -51,15 +51,16 @@ def logits(weights: Weights, prompt: Sequence[int], tiled: bool) -> torch.Tensor
     model = Transformer(
         weights.config, to_torch(weights, torch.float64, CPU), GatheredAttention(), 512
     )
-    pool = torch.full((8, *block_shape(weights.config, 16)), torch.nan, dtype=torch.float64)
+    pool = torch.full((9, *block_shape(weights.config, 16)), torch.nan, dtype=torch.float64)
+    layout = Layout(16, 8, CPU)
     blocks = [BlockId(i) for i in (5, 2, 7, 1)]
     chunk = Chunk(RequestId(0), prompt, 0, blocks, len(blocks), True)
-    parts = rows.tiles(chunk, CPU) if tiled else iter([rows.together([chunk], 16, CPU)])
+    parts = tiles(chunk, layout) if tiled else iter([together([chunk], layout)])
     for part in parts:
         x = model.embed(part)
         for index in range(weights.config.layers):
             x = model.layer(index, x, pool[:, index], part)
-    return model.logits(x)[(len(prompt) - 1) % len(x)]
+    return model.logits(x[part.sampled])[0]
 
 
 @pytest.mark.parametrize("tiled", [True, False])
@@ -106,9 +107,9 @@ def test_one_batch_gives_the_tokens_of_tiles() -> None:
 
 def test_philox_is_that_of_random123() -> None:
     """Known answers of the paper's implementation, for a zero and an all-ones key and counter."""
-    assert uniform(0, 0, 0) == (0x6627E8D5E169C58D >> 11) * 2.0**-53
     ones = (1 << 64) - 1
-    assert uniform(ones, ones, ones) == (0x408F276D41C83B0E >> 11) * 2.0**-53
+    known = [(0x6627E8D5E169C58D >> 11) * 2.0**-53, (0x408F276D41C83B0E >> 11) * 2.0**-53]
+    assert uniforms([(0, 0, 0), (ones, ones, ones)]).tolist() == known
 
 
 SPECS = {
@@ -139,9 +140,9 @@ def test_the_sampler_chooses_what_the_cpu_executor_does(name: str) -> None:
         plan = StepPlan(seed, Lane.UNIFIED, (Open(RequestId(seed), prompt, spec),), chunks=(chunk,))
         handle = native.submit(plan, {})
         expected = handle.result(30).sampled[0].token
-        row = torch.from_numpy(handle.native.trace()[1][0].copy())
-        choice = choose(row, SamplingState(spec, prompt), len(prompt) - 1, None)
-        same += int(choice.token) == expected
+        logits = torch.from_numpy(handle.native.trace()[1][:1].copy())
+        row = Row(SamplingState(spec, prompt), len(prompt) - 1, None)
+        same += read(choose(logits, [row], -1), [row])[0].token == expected
     native.close()
     assert same >= tries - 1
 

@@ -1,11 +1,20 @@
 """Paged attention behind one small protocol."""
 
+import logging
+from importlib.util import find_spec
 from typing import Protocol
 
 import torch
 from torch.nn import functional
 
-from headway.executors.torch_.rows import Rows, Span
+from headway.core.plan import Chunk
+from headway.core.types import BlockId, RequestId
+from headway.errors import ConfigError
+from headway.executors.torch_.rows import Layout, Rows, Span, together
+from headway.models.types import AttentionShape
+
+_LOG = logging.getLogger(__name__)
+_TOLERANCE = 0.02
 
 
 class Attention(Protocol):
@@ -29,30 +38,24 @@ class GatheredAttention:
     def __call__(self, q: torch.Tensor, kv: torch.Tensor, rows: Rows) -> torch.Tensor:
         """See Attention."""
         out = torch.empty_like(q)
-        single = [span for span in rows.spans if span.count == 1]
+        single = rows.singles
         if single:
-            where = torch.tensor([span.first for span in single], device=q.device)
-            out[where] = _single(q[where], kv, single)
-        for span in rows.spans:
-            if span.count > 1:
-                part = slice(span.first, span.first + span.count)
-                out[part] = _span(q[part], kv, span)
+            tables = rows.tables[:single, : -(-rows.reach // kv.shape[2])]
+            out[:single] = _single(q[:single], kv, tables, rows.positions[:single])
+        for span, table in zip(rows.spans, rows.tables[single:], strict=True):
+            part = slice(span.first, span.first + span.count)
+            out[part] = _span(q[part], kv, table, span, rows.positions[part])
         return out
 
 
-def _single(q: torch.Tensor, kv: torch.Tensor, spans: list[Span]) -> torch.Tensor:
+def _single(
+    q: torch.Tensor, kv: torch.Tensor, tables: torch.Tensor, positions: torch.Tensor
+) -> torch.Tensor:
     """q [sequences, heads, head_dim]."""
-    size = kv.shape[2]
-    longest = max(span.end for span in spans)
-    most = -(-longest // size)
-    tables = torch.zeros((len(spans), most), dtype=torch.int64, device=q.device)
-    for row, span in enumerate(spans):
-        count = min(most, span.table.shape[0])
-        tables[row, :count] = span.table[:count]
-    ends = torch.tensor([span.end for span in spans], device=q.device)
-    seen = torch.arange(most * size, device=q.device) < ends[:, None]
-    gathered = kv[tables]  # [sequences, most, 2, size, kv_heads, head_dim]
-    gathered = gathered.transpose(1, 2).flatten(2, 3)  # [sequences, 2, most * size, …]
+    longest = tables.shape[1] * kv.shape[2]
+    seen = torch.arange(longest, device=q.device) <= positions[:, None]
+    gathered = kv[tables]  # [sequences, blocks, 2, size, kv_heads, head_dim]
+    gathered = gathered.transpose(1, 2).flatten(2, 3)  # [sequences, 2, longest, …]
     gathered = torch.where(seen[:, None, :, None, None], gathered, 0)
     k, v = gathered[:, 0].transpose(1, 2), gathered[:, 1].transpose(1, 2)
     out = functional.scaled_dot_product_attention(
@@ -61,16 +64,80 @@ def _single(q: torch.Tensor, kv: torch.Tensor, spans: list[Span]) -> torch.Tenso
     return out[:, :, 0]
 
 
-def _span(q: torch.Tensor, kv: torch.Tensor, span: Span) -> torch.Tensor:
+def _span(
+    q: torch.Tensor, kv: torch.Tensor, table: torch.Tensor, span: Span, positions: torch.Tensor
+) -> torch.Tensor:
     """q [count, heads, head_dim]."""
-    size = kv.shape[2]
-    whole = -(-max(span.end, span.start + span.count) // size)
-    gathered = kv[span.table[:whole]].transpose(0, 1).flatten(1, 2)  # [2, tokens, kv_heads, dim]
-    gathered[:, span.end :] = 0
+    whole = -(-(span.start + span.count) // kv.shape[2])
+    gathered = kv[table[:whole]].transpose(0, 1).flatten(1, 2)  # [2, tokens, kv_heads, dim]
+    gathered[:, span.end :].zero_()
     k, v = gathered[0].transpose(0, 1), gathered[1].transpose(0, 1)
-    at = torch.arange(span.start, span.start + span.count, device=q.device)
-    seen = torch.arange(k.shape[1], device=q.device) <= at[:, None]
+    seen = torch.arange(k.shape[1], device=q.device) <= positions[:, None]
     out = functional.scaled_dot_product_attention(
         q.transpose(0, 1)[None], k[None], v[None], attn_mask=seen[None, None], enable_gqa=True
     )
     return out[0].transpose(0, 1)
+
+
+def attention_for(
+    name: str, shape: AttentionShape, block_size: int, dtype: torch.dtype, device: torch.device
+) -> Attention:
+    """`gathered`, `paged`, or by `auto` the one that a device should have: paged on a GPU where
+    triton is there and agrees with gathered attention on random values, else gathered.
+
+    Raises ConfigError for a name that isn't known, and for `paged` where it can't be had.
+    """
+    if name == "gathered" or (name == "auto" and device.type == "cpu"):
+        return GatheredAttention()
+    if name not in ("auto", "paged"):
+        raise ConfigError(f"attention {name!r} is not one of: auto, gathered, paged")
+    if find_spec("triton") is None:
+        if name == "paged":
+            raise ConfigError("paged attention needs triton")
+        _LOG.warning("paged attention needs triton; gathered attention is used, which is slower")
+        return GatheredAttention()
+    from headway.executors.torch_.paged import PagedAttention
+
+    paged = PagedAttention(_programs(device))
+    if name == "auto":
+        try:
+            error = difference(paged, shape, block_size, dtype, device)
+        except Exception as failure:  # a compiler's or a driver's, of whatever kind
+            _LOG.warning("paged attention does not run here, gathered is used: %r", failure)
+            return GatheredAttention()
+        if not error < _TOLERANCE:
+            _LOG.warning("paged attention is wrong here by %.3g, gathered is used", error)
+            return GatheredAttention()
+    return paged
+
+
+def difference(
+    attention: Attention,
+    shape: AttentionShape,
+    block_size: int,
+    dtype: torch.dtype,
+    device: torch.device,
+) -> float:
+    """The largest difference from gathered attention on random values, which are about 1: rows
+    that decode beside a chunk of 40, and one alone that may be split."""
+    apart = []
+    for lengths in (((1, 0), (1, 69), (1, 200), (40, 77)), ((1, 600),)):
+        chunks, blocks = [], 0
+        for i, (tokens, start) in enumerate(lengths):
+            count = -(-(start + tokens) // block_size)
+            table = [BlockId(blocks + block) for block in range(count)]
+            chunks.append(Chunk(RequestId(i), [0] * tokens, start, table, count, True))
+            blocks += count
+        rows = together(chunks, Layout(block_size, blocks, device))
+        kv = torch.randn((blocks + 1, 2, block_size, shape.kv_heads, shape.head_dim), device=device)
+        q = torch.randn((len(rows.tokens), shape.heads, shape.head_dim), device=device)
+        given = (q.to(dtype), kv.to(dtype), rows)
+        apart.append(attention(*given).float() - GatheredAttention()(*given).float())
+    return max(float(one.abs().max()) for one in apart)
+
+
+def _programs(device: torch.device) -> int:
+    """Programs of a kernel that keep every SM busy."""
+    if device.type == "cpu":
+        return 16
+    return 2 * int(torch.cuda.get_device_properties(device).multi_processor_count)

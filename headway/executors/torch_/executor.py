@@ -16,24 +16,23 @@ from headway.core.plan import (
     Sampled,
     StepPlan,
     StepResult,
-    StepTiming,
-    TokenLogprobs,
 )
 from headway.core.types import Lane, RequestId
 from headway.errors import ExecutorError
 from headway.executors.rules import check_plan
-from headway.executors.torch_ import rows
-from headway.executors.torch_.attention import GatheredAttention
-from headway.executors.torch_.machine import machine_for
+from headway.executors.torch_.attention import Attention, GatheredAttention, attention_for
+from headway.executors.torch_.forward import Forward
+from headway.executors.torch_.machine import StepStreams, machine_for
 from headway.executors.torch_.model import Transformer
 from headway.executors.torch_.options import TorchOptions, check_capacity
-from headway.executors.torch_.pools import Pools, block_bytes
+from headway.executors.torch_.pools import Pools, block_bytes, waits
 from headway.executors.torch_.sampler import (
-    NOT_NUMBERS,
-    NOTHING_ALLOWED,
-    Choice,
+    Chosen,
+    Row,
     SamplingState,
     choose,
+    most_logprobs,
+    read,
 )
 from headway.executors.torch_.weights import to_torch
 from headway.models.types import Weights
@@ -60,14 +59,19 @@ class TorchExecutor:
             units=self._machine.units,
         )
         self._options = options
-        self._device = device
-        self._model = Transformer(
-            config,
-            to_torch(weights, dtype, device),
-            GatheredAttention(),
-            self._capacity.max_model_len,
+        attention = attention_for(
+            options.attention, config.attention, capacity.block_size, dtype, device
+        )
+        model = Transformer(
+            config, to_torch(weights, dtype, device), attention, self._capacity.max_model_len
         )
         self._pools = Pools(config, self._capacity, dtype, device)
+        self._forward = Forward(model, self._pools, self._capacity, options)
+        if _records(options, device, attention):
+            with torch.inference_mode():
+                self._forward.record(self._machine, capacity.max_seqs)
+        if device.type == "cuda":  # all of this is there before the lanes' own streams use it
+            torch.cuda.synchronize(device)
         self._states: dict[RequestId, SamplingState] = {}
         self._threads: dict[Lane, ThreadPoolExecutor] = {}
         self._closed = False
@@ -101,7 +105,7 @@ class TorchExecutor:
         self._closed = True
         for thread in self._threads.values():
             thread.shutdown()
-        del self._model, self._pools
+        del self._forward, self._pools
 
     def _open(self, plan: StepPlan) -> None:
         """Check a plan whole, then take its requests in. Raises ExecutorError."""
@@ -124,76 +128,49 @@ class TorchExecutor:
 
     def _computed(self, plan: StepPlan, masks: Masks, stop: threading.Event) -> StepResult:
         with torch.inference_mode():
-            begin_s = self._machine.now_s(plan.lane)
-            with self._machine.copies(plan.lane):
-                self._pools.copy_out(plan.swap_out)
-            out_s = self._machine.now_s(plan.lane) if plan.swap_out else begin_s
-            with self._machine.copies(plan.lane):
-                self._pools.copy_in(plan.swap_in)
-            in_s = self._machine.now_s(plan.lane) if plan.swap_in else out_s
-            with self._machine.compute(plan.lane, plan.units):
-                choices = self._compute(plan, masks, stop)
-            sampled, errors = _read(plan.chunks, choices) if choices is not None else ((), ())
-            end_s = self._machine.now_s(plan.lane)
-        timing = StepTiming(out_s - begin_s, in_s - out_s, end_s - in_s)
-        return StepResult(plan.step, sampled, errors, timing, interrupted=choices is None)
+            order = waits(plan, self._capacity.block_size)
+            step = self._machine.step(plan.lane, plan.units, order)
+            if plan.swap_out:
+                with step.copying_out():
+                    self._pools.copy_out(plan.swap_out)
+            if plan.swap_in:
+                with step.copying_in():
+                    self._pools.copy_in(plan.swap_in)
+            sampled: list[Chosen] | None = []
+            if plan.chunks:
+                with step.computing():
+                    sampled = self._compute(plan, masks, stop, step)
+            timing = step.ended()
+        if sampled is None:
+            return StepResult(plan.step, timing=timing, interrupted=True)
+        return StepResult(plan.step, *_told(plan.chunks, sampled), timing)
 
-    def _compute(self, plan: StepPlan, masks: Masks, stop: threading.Event) -> list[Choice] | None:
+    def _compute(
+        self, plan: StepPlan, masks: Masks, stop: threading.Event, step: StepStreams
+    ) -> list[Chosen] | None:
         """What each sampling chunk chose; None if the step was interrupted."""
         for chunk in plan.chunks:
             self._states[chunk.request].computed(chunk.start, chunk.tokens)
-        if not plan.chunks:
-            return []
-        logits = (
-            self._in_tiles(plan.chunks, stop)
-            if self._options.invariant
-            else self._in_one(plan.chunks, stop)
-        )
+        recorded = plan.lane is Lane.UNIFIED
+        logits = self._forward.logits(plan.chunks, recorded, stop, step.group_launched)
         if logits is None:
             return None
-        sampling = [chunk for chunk in plan.chunks if chunk.sample]
-        return [
-            choose(
-                row,
+        sampling = [
+            Row(
                 self._states[chunk.request],
                 chunk.start + len(chunk.tokens) - 1,
                 masks.get(chunk.request),
             )
-            for chunk, row in zip(sampling, logits, strict=True)
+            for chunk in plan.chunks
+            if chunk.sample
         ]
-
-    def _in_one(self, chunks: Sequence[Chunk], stop: threading.Event) -> torch.Tensor | None:
-        """Logits of the sampling chunks, all rows computed together."""
-        batch = rows.together(chunks, self._capacity.block_size, self._device)
-        x = self._layers(batch, stop)
-        return None if x is None else self._model.logits(x[rows.last_rows(chunks)])
-
-    def _in_tiles(self, chunks: Sequence[Chunk], stop: threading.Event) -> torch.Tensor | None:
-        """The same, a tile at a time: each has one shape and is computed by itself."""
-        found = []
-        for chunk in chunks:
-            x = None
-            for tile in rows.tiles(chunk, self._device):
-                x = self._layers(tile, stop)
-                if x is None:
-                    return None
-            if chunk.sample and x is not None:
-                last = (chunk.start + len(chunk.tokens) - 1) % x.shape[0]
-                found.append(self._model.logits(x)[last])
-        return torch.stack(found) if found else torch.empty(0)
-
-    def _layers(self, batch: rows.Rows, stop: threading.Event) -> torch.Tensor | None:
-        """The last layer's output; None if the step was interrupted on the way."""
-        x = self._model.embed(batch)
-        every = self._options.layers_a_launch
-        for index in range(self._model.config.layers):
-            if index % every == 0 and stop.is_set():
-                return None
-            x = self._model.layer(index, x, self._pools.layer(index), batch)
-            if index % every == every - 1 and self._device.type == "cuda":
-                # Launches run ahead of the device; one group at a time can be called back.
-                torch.cuda.current_stream(self._device).synchronize()
-        return x
+        if not sampling:
+            return []
+        top = most_logprobs(sampling)
+        if self._options.invariant:
+            parts = [choose(logits[i : i + 1], [row], top) for i, row in enumerate(sampling)]
+            return read(torch.cat(parts), sampling)
+        return read(choose(logits, sampling, top), sampling)
 
 
 @dataclass(slots=True)
@@ -223,28 +200,24 @@ class TorchStep:
         self.stop.set()
 
 
-def _read(
-    chunks: Sequence[Chunk], choices: Sequence[Choice]
+def _records(options: TorchOptions, device: torch.device, attention: Attention) -> bool:
+    """Whether decode steps are recorded. Gathered attention would gather the longest sequence that
+    may be in each of them."""
+    if options.graphs != "auto":
+        return options.graphs == "on"
+    paged = not isinstance(attention, GatheredAttention)
+    return device.type == "cuda" and paged and not options.invariant
+
+
+def _told(
+    chunks: Sequence[Chunk], chosen: Sequence[Chosen]
 ) -> tuple[tuple[Sampled, ...], tuple[RequestError, ...]]:
-    """Tokens and failures: the one place of a step that waits for the device."""
-    sampling = [chunk.request for chunk in chunks if chunk.sample]
-    if not sampling:
-        return (), ()
-    table = torch.stack(
-        [torch.stack((c.token, c.raw_bad.long(), c.none_left.long())) for c in choices]
-    ).tolist()
+    """Tokens and failures."""
+    sampling = (chunk.request for chunk in chunks if chunk.sample)
     sampled, errors = [], []
-    for request, choice, (token, bad, none_left) in zip(sampling, choices, table, strict=True):
-        if bad or none_left:
-            message = NOTHING_ALLOWED if none_left and not bad else NOT_NUMBERS
-            errors.append(RequestError(request, message))
+    for request, one in zip(sampling, chosen, strict=True):
+        if one.error is not None:
+            errors.append(RequestError(request, one.error))
         else:
-            sampled.append(Sampled(request, token, _logprobs(choice)))
+            sampled.append(Sampled(request, one.token, one.logprobs))
     return tuple(sampled), tuple(errors)
-
-
-def _logprobs(choice: Choice) -> TokenLogprobs | None:
-    if choice.logprob.numel() == 0:
-        return None
-    top = zip(choice.top_ids.tolist(), choice.top.tolist(), strict=True)
-    return TokenLogprobs(choice.logprob.item(), tuple(top))

@@ -1,37 +1,69 @@
 """The device's side of a step: streams, waiting, and parts of a GPU for lanes of their own."""
 
+import logging
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Protocol
 
 import torch
 
+from headway.core.plan import StepTiming
 from headway.core.types import Lane
+from headway.executors.torch_.pools import Waits
+
+_LOG = logging.getLogger(__name__)
 
 SMS_A_UNIT = 8
 """Streaming multiprocessors of a compute unit: compute capability 9.0 divides in eights."""
 
+_GROUPS_AHEAD = 1
+"""Groups of layers that wait on the device while one runs: none would leave it idle."""
+
+Launch = Callable[[], torch.Tensor]
+
+
+class StepStreams(Protocol):
+    """Where the copies and kernels of one step go, in the order of its `Waits`."""
+
+    def copying_out(self) -> AbstractContextManager[None]:
+        """What is launched inside copies to the host."""
+        ...
+
+    def copying_in(self) -> AbstractContextManager[None]:
+        """What is launched inside copies from the host."""
+        ...
+
+    def computing(self) -> AbstractContextManager[None]:
+        """What is launched inside computes."""
+        ...
+
+    def group_launched(self) -> None:
+        """Return once there is room for another group of layers. Launches run ahead of the device,
+        and what was launched can't be called back."""
+        ...
+
+    def ended(self) -> StepTiming:
+        """Wait for all of it."""
+        ...
+
 
 class Machine(Protocol):
-    """Where kernels and copies of a lane go."""
+    """A device."""
 
     @property
     def units(self) -> int:
         """Compute units that lanes can divide; 1 where they can't."""
         ...
 
-    def compute(self, lane: Lane, units: int) -> AbstractContextManager[None]:
-        """What is launched inside runs on that many units; 0 is all of them."""
+    def step(self, lane: Lane, units: int, waits: Waits) -> StepStreams:
+        """Streams for a step on that many units; 0 is all of them. One step of a lane at a time."""
         ...
 
-    def copies(self, lane: Lane) -> AbstractContextManager[None]:
-        """What is launched inside comes after the lane's earlier work and before its later."""
-        ...
-
-    def now_s(self, lane: Lane) -> float:
-        """The time once everything launched for the lane is done."""
+    def recorded(self, launch: Launch) -> Launch:
+        """A launch that does the same on the same tensors, and gives the same tensor, quicker."""
         ...
 
 
@@ -40,26 +72,49 @@ class CpuMachine:
 
     units = 1
 
-    def compute(self, lane: Lane, units: int) -> AbstractContextManager[None]:
-        """Nothing to choose."""
-        return nullcontext()
+    def step(self, lane: Lane, units: int, waits: Waits) -> StepStreams:
+        """Nothing to choose and nothing to wait for."""
+        return _CpuStep()
 
-    def copies(self, lane: Lane) -> AbstractContextManager[None]:
-        """Nothing to choose."""
-        return nullcontext()
+    def recorded(self, launch: Launch) -> Launch:
+        """The same again."""
+        return launch
 
-    def now_s(self, lane: Lane) -> float:
-        """The time."""
-        return time.perf_counter()
+
+class _CpuStep:
+    def __init__(self) -> None:
+        self._seconds = dict.fromkeys(("out", "in", "compute"), 0.0)
+
+    def copying_out(self) -> AbstractContextManager[None]:
+        return self._timed("out")
+
+    def copying_in(self) -> AbstractContextManager[None]:
+        return self._timed("in")
+
+    def computing(self) -> AbstractContextManager[None]:
+        return self._timed("compute")
+
+    def group_launched(self) -> None:
+        """It is done already."""
+
+    def ended(self) -> StepTiming:
+        return StepTiming(*self._seconds.values())
+
+    @contextmanager
+    def _timed(self, what: str) -> Iterator[None]:
+        begin_s = time.perf_counter()
+        yield
+        self._seconds[what] = time.perf_counter() - begin_s
 
 
 @dataclass(frozen=True, slots=True)
 class _Streams:
-    """Of one lane: for kernels on all units, for copies, and for kernels on some units."""
+    """Of one lane: for kernels on all units, on some, and for copies in each direction."""
 
     whole: torch.cuda.Stream
-    copies: torch.cuda.Stream
     parts: Mapping[int, torch.cuda.Stream]
+    out: torch.cuda.Stream
+    back: torch.cuda.Stream
 
 
 class CudaMachine:
@@ -72,46 +127,103 @@ class CudaMachine:
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
-        self._splits = _splits(device)
-        self.units = len(self._splits) + 1 if self._splits else 1
+        try:
+            splits = _splits(device)
+        except (RuntimeError, TypeError, AttributeError, ValueError) as error:
+            _LOG.warning("this GPU is not divided: %s", error)
+            splits = {}
+        self.units = len(splits) + 1 if splits else 1
+        self._memory = torch.cuda.graph_pool_handle()
+        parts = {
+            Lane.UNIFIED: {},
+            Lane.PREFILL: {units: streams[Lane.PREFILL] for units, streams in splits.items()},
+            Lane.DECODE: {self.units - n: streams[Lane.DECODE] for n, streams in splits.items()},
+        }
         self._lanes = {
             lane: _Streams(
                 torch.cuda.Stream(device),
+                parts[lane],
                 torch.cuda.Stream(device),
-                {units: streams[lane] for units, streams in self._splits.items() if lane in streams}
-                if lane is not Lane.DECODE
-                else {self.units - n: s[lane] for n, s in self._splits.items()},
+                torch.cuda.Stream(device),
             )
             for lane in Lane
         }
 
-    @contextmanager
-    def compute(self, lane: Lane, units: int) -> Iterator[None]:
-        """The stream of so many units, which waits for the lane's copies."""
+    def step(self, lane: Lane, units: int, waits: Waits) -> StepStreams:
+        """The lane's streams."""
         streams = self._lanes[lane]
-        stream = streams.parts.get(units, streams.whole)
-        stream.wait_stream(streams.copies)
+        return _CudaStep(streams.parts.get(units, streams.whole), streams.out, streams.back, waits)
+
+    def recorded(self, launch: Launch) -> Launch:
+        """A CUDA graph. Raises RuntimeError for what can't be one."""
+        stream = torch.cuda.Stream(self._device)
+        stream.wait_stream(torch.cuda.current_stream(self._device))
+        with torch.cuda.stream(stream):
+            for _ in range(2):  # compiles, and lets libraries take their workspaces
+                launch()
+        stream.synchronize()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, pool=self._memory, stream=stream):
+            given = launch()
+        torch.cuda.synchronize(self._device)
+
+        def play() -> torch.Tensor:
+            graph.replay()
+            return given
+
+        return play
+
+
+class _CudaStep:
+    """Each phase has an event at its begin and its end; the end is what others wait for."""
+
+    def __init__(
+        self,
+        compute: torch.cuda.Stream,
+        out: torch.cuda.Stream,
+        back: torch.cuda.Stream,
+        waits: Waits,
+    ) -> None:
+        self._streams = {"out": out, "in": back, "compute": compute}
+        self._waits = waits
+        self._events: dict[str, tuple[torch.cuda.Event, torch.cuda.Event]] = {}
+        self._groups: deque[torch.cuda.Event] = deque()
+
+    def copying_out(self) -> AbstractContextManager[None]:
+        return self._timed("out", ())
+
+    def copying_in(self) -> AbstractContextManager[None]:
+        return self._timed("in", ("out",) if self._waits.in_after_out else ())
+
+    def computing(self) -> AbstractContextManager[None]:
+        after = (("out", self._waits.compute_after_out), ("in", self._waits.compute_after_in))
+        return self._timed("compute", tuple(phase for phase, wanted in after if wanted))
+
+    def group_launched(self) -> None:
+        event = torch.cuda.Event(blocking=True)
+        event.record(self._streams["compute"])
+        self._groups.append(event)
+        if len(self._groups) > _GROUPS_AHEAD:
+            self._groups.popleft().synchronize()
+
+    def ended(self) -> StepTiming:
+        seconds = dict.fromkeys(self._streams, 0.0)
+        for phase, (begin, end) in self._events.items():
+            end.synchronize()
+            seconds[phase] = begin.elapsed_time(end) / 1e3
+        return StepTiming(*seconds.values())
+
+    @contextmanager
+    def _timed(self, phase: str, after: tuple[str, ...]) -> Iterator[None]:
+        stream = self._streams[phase]
+        for earlier in after:
+            stream.wait_event(self._events[earlier][1])
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        begin.record(stream)
         with torch.cuda.stream(stream):
             yield
-        # What the lane launches next, on whichever stream, comes after this.
-        if stream is not streams.whole:
-            streams.whole.wait_stream(stream)
-
-    @contextmanager
-    def copies(self, lane: Lane) -> Iterator[None]:
-        """The lane's stream for copies, which waits for its kernels: blocks are read before they
-        are written anew, and written after they were read."""
-        streams = self._lanes[lane]
-        streams.copies.wait_stream(streams.whole)
-        with torch.cuda.stream(streams.copies):
-            yield
-
-    def now_s(self, lane: Lane) -> float:
-        """The time once the lane's streams are idle."""
-        streams = self._lanes[lane]
-        streams.copies.synchronize()
-        streams.whole.synchronize()
-        return time.perf_counter()
+        end.record(stream)
+        self._events[phase] = (begin, end)
 
 
 def _splits(device: torch.device) -> dict[int, dict[Lane, torch.cuda.Stream]]:

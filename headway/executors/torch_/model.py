@@ -51,8 +51,8 @@ class Transformer:
         if layer.q_norm is not None and layer.k_norm is not None:
             q, k = self._norm(q, layer.q_norm), self._norm(k, layer.k_norm)
         q, k = self._rotate(q, rows.positions), self._rotate(k, rows.positions)
-        kv[rows.blocks, 0, rows.offsets] = k[rows.cached]
-        kv[rows.blocks, 1, rows.offsets] = v[rows.cached]
+        block, place = rows.cells
+        kv[block, 0, place], kv[block, 1, place] = k, v
         attended = self._attention(q, kv, rows)
         return functional.linear(attended.flatten(1), layer.projections.o)
 

@@ -23,12 +23,17 @@ class TorchOptions:
         depend on its neighbours, on chunking, swaps or recomputes. Costs speed: the least where
         prompts are long, most for decode rows. For tests, and for who needs it.
     layers_a_launch: layers between two looks at whether the step is interrupted.
+    attention: "gathered", "paged", or "auto": paged on a GPU that can.
+    graphs: "on", "off", or "auto": steps of one token a sequence are padded to a few sizes, and on
+        a GPU recorded once and played again; auto does on a GPU with paged attention.
     """
 
     device: str = "cpu"
     dtype: str = "fp32"
     invariant: bool = True
     layers_a_launch: int = 4
+    attention: str = "auto"
+    graphs: str = "auto"
 
     def __post_init__(self) -> None:
         """Raise ConfigError for what can't be."""
@@ -36,6 +41,10 @@ class TorchOptions:
             raise ConfigError(f"dtype {self.dtype!r} is not one of: {', '.join(DTYPES)}")
         if self.layers_a_launch < 1:
             raise ConfigError("layers a launch must be at least 1")
+        if self.graphs not in ("on", "off", "auto"):
+            raise ConfigError(f"graphs {self.graphs!r} are not one of: on, off, auto")
+        if self.graphs == "on" and self.invariant:
+            raise ConfigError("bits depend on neighbours where steps are padded to a few sizes")
         kind = self.device.partition(":")[0]
         if kind not in ("cpu", "cuda"):
             raise ConfigError(f"device {self.device!r} is not cpu or cuda")

@@ -1,12 +1,14 @@
 """The KV pools: on the device, and in host memory for what is swapped out."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from math import prod
 
 import torch
 
-from headway.core.plan import BlockCopy, Capacity
+from headway.core.plan import BlockCopy, Capacity, StepPlan
 from headway.errors import ConfigError
+from headway.executors.rules import written_blocks
 from headway.models.types import ModelConfig
 
 
@@ -38,9 +40,29 @@ def runs(copies: Sequence[BlockCopy]) -> Iterator[tuple[int, int, int]]:
         start = i
 
 
+@dataclass(frozen=True, slots=True)
+class Waits:
+    """What of a step must wait for what: only where the same block is concerned."""
+
+    in_after_out: bool
+    compute_after_out: bool
+    compute_after_in: bool
+
+
+def waits(plan: StepPlan, block_size: int) -> Waits:
+    """A block is written anew once it was copied out, and read once it was copied in. Host blocks
+    need no order: a plan doesn't read those that it writes."""
+    left = {copy.device for copy in plan.swap_out}
+    came = {copy.device for copy in plan.swap_in}
+    written = {block for chunk in plan.chunks for block in written_blocks(chunk, block_size)}
+    used = {block for chunk in plan.chunks for block in chunk.blocks[: chunk.num_blocks]}
+    return Waits(bool(left & came), bool(left & written), bool(came & used))
+
+
 class Pools:
     """device, host: [blocks, *block_shape]. Host memory is pinned where the device is a GPU, so
-    that copies run beside kernels."""
+    that copies run beside kernels. `device` has one block more than are planned with, the last:
+    rows that only fill a batch up write to it."""
 
     def __init__(
         self, config: ModelConfig, capacity: Capacity, dtype: torch.dtype, device: torch.device
@@ -48,7 +70,7 @@ class Pools:
         """Raises ConfigError where the memory doesn't hold them."""
         shape = block_shape(config, capacity.block_size)
         try:
-            self.device = torch.zeros((capacity.kv_blocks, *shape), dtype=dtype, device=device)
+            self.device = torch.zeros((capacity.kv_blocks + 1, *shape), dtype=dtype, device=device)
             pinned = device.type == "cuda" and capacity.host_blocks > 0
             self.host = torch.empty((capacity.host_blocks, *shape), dtype=dtype, pin_memory=pinned)
         except (RuntimeError, MemoryError) as error:
