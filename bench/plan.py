@@ -1,13 +1,18 @@
 """Times the scheduler alone: `plan()` and `commit()` in CPU time, over an executor that computes
 nothing.
 
-    python bench/plan.py [--running 64,256] [--waiting 0,10000,100000] [--steps 300] [--json OUT]
+    python bench/plan.py [--running 64,256] [--waiting 0,10000,100000] [--steps 300] [--repeats 1]
+        [--json OUT]
 
 All seats are taken, or (`blocks`) the pool, which holds about as many: a sixteenth by realtime,
 three eighths by standard answers, the rest by batch, and so many batch requests wait. Who ends is
 followed by another of its class, so every few steps somebody is admitted; sequences grow across
 block boundaries all the time, and half of the prompts begin alike, so that blocks are shared. The
 target leaves room for all rows, since that is most work; a step in which realtime prefills has few.
+With the pool full, realtime and standard arrivals displace batch, and growth takes from it.
+
+Every load does the same steps each time. On a machine with neighbours `--repeats 4` does them four
+times, and of each step the least time counts.
 """
 
 import argparse
@@ -16,6 +21,7 @@ import json
 import random
 import statistics
 import time
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -36,14 +42,25 @@ WARM_UP = 100
 
 
 @dataclass(frozen=True, slots=True)
+class Step:
+    """One step: what it decided, and seconds of `plan` and of `commit`."""
+
+    chunks: int
+    preempted: int
+    plan_s: float
+    commit_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class Cell:
     """One load, and microseconds of CPU time a call. scarce: what those who wait wait for.
-    chunks: mean number a plan."""
+    chunks, preempted: mean number a plan."""
 
     running: int
     waiting: int
     scarce: str
     chunks: float
+    preempted: float
     plan_us: float
     plan_p99_us: float
     commit_us: float
@@ -94,8 +111,8 @@ class Load:
             )
         )
 
-    def step(self) -> tuple[int, float, float]:
-        """Chunks of one step, and seconds of `plan` and of `commit`."""
+    def step(self) -> Step:
+        """One more, timed."""
         start = time.thread_time()
         plan = self.scheduler.plan(Lane.UNIFIED, self.now)
         planned = time.thread_time()
@@ -106,7 +123,7 @@ class Load:
         end = time.thread_time()
         for finished in committed.finished:
             self._arrive(self._classes.pop(finished.request))
-        return len(plan.chunks), planned - start, end - begin
+        return Step(len(plan.chunks), len(committed.preempted), planned - start, end - begin)
 
     def _compute(self, plan: StepPlan) -> StepResult:
         numbers = self._random
@@ -122,26 +139,35 @@ class Load:
         return StepResult(plan.step, sampled, timing=StepTiming(compute_s=seconds))
 
 
-def measure(running: int, waiting: int, scarce: str, steps: int) -> Cell:
-    """Steps of one load, after some to warm up."""
-    load = Load(running, waiting, scarce)
-    for _ in range(WARM_UP):
-        load.step()
-    gc.collect()
-    gc.freeze()
-    chunks, plans, commits = zip(*(load.step() for _ in range(steps)), strict=True)
-    gc.unfreeze()
+def measure(running: int, waiting: int, scarce: str, steps: int, repeats: int = 1) -> Cell:
+    """Steps of one load, after some to warm up; all of it `repeats` times."""
+    runs = [timed(Load(running, waiting, scarce), steps) for _ in range(repeats)]
+    plans = [min(step.plan_s for step in same) for same in zip(*runs, strict=True)]
+    commits = [min(step.commit_s for step in same) for same in zip(*runs, strict=True)]
     return Cell(
         running,
         waiting,
         scarce,
-        statistics.mean(chunks),
+        statistics.mean(step.chunks for step in runs[0]),
+        statistics.mean(step.preempted for step in runs[0]),
         *(1e6 * quantile(plans, q) for q in (0.5, 0.99)),
         *(1e6 * quantile(commits, q) for q in (0.5, 0.99)),
     )
 
 
-def quantile(values: tuple[float, ...], share: float) -> float:
+def timed(load: Load, steps: int) -> list[Step]:
+    """So many steps, once it is warm."""
+    for _ in range(WARM_UP):
+        load.step()
+    gc.collect()
+    gc.freeze()
+    try:
+        return [load.step() for _ in range(steps)]
+    finally:
+        gc.unfreeze()
+
+
+def quantile(values: Sequence[float], share: float) -> float:
     """The value that a share of them does not exceed."""
     return sorted(values)[min(int(share * len(values)), len(values) - 1)]
 
@@ -152,22 +178,24 @@ def main() -> None:
     parser.add_argument("--running", default="64,256")
     parser.add_argument("--waiting", default="0,10000,100000")
     parser.add_argument("--steps", type=int, default=300)
+    parser.add_argument("--repeats", type=int, default=1)
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
-    print("the scheduler alone, CPU time in ms               plan()            commit()")
-    print(f"{'running':>8}{'waiting':>9}  for   {'chunks':>8}", end="")
+    print("the scheduler alone, CPU time in ms                          plan()            commit()")
+    print(f"{'running':>8}{'waiting':>9}  for   {'chunks':>8}{'preempted':>11}", end="")
     print(f"{'median':>12}{'p99':>8}{'median':>12}{'p99':>8}")
     running, waiting = (
         [int(n) for n in given.split(",")] for given in (args.running, args.waiting)
     )
     loads = [(r, w, "seats") for r in running for w in waiting]
-    loads += [(max(running), w, "blocks") for w in waiting if w == 10_000]
+    loads += [(max(running), w, "blocks") for w in waiting if w]
     cells = []
     for load in loads:
-        cell = measure(*load, args.steps)
+        cell = measure(*load, args.steps, args.repeats)
         cells.append(cell)
         print(
-            f"{cell.running:8}{cell.waiting:9}  {cell.scarce:6}{cell.chunks:8.0f}"
+            f"{cell.running:8}{cell.waiting:9}  {cell.scarce:6}"
+            f"{cell.chunks:8.0f}{cell.preempted:11.2f}"
             f"{cell.plan_us / 1e3:12.3f}{cell.plan_p99_us / 1e3:8.3f}"
             f"{cell.commit_us / 1e3:12.3f}{cell.commit_p99_us / 1e3:8.3f}",
             flush=True,

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from operator import itemgetter
 
-from headway.core.sequence import Sequence
+from headway.core.sequence import Sequence, blocks_for
 from headway.core.step_model import RunningMean
 from headway.core.types import ServiceClass
 
@@ -37,14 +37,14 @@ class OutputLengths:
     def outlook(self, sequences: Iterable[Sequence]) -> list[tuple[int, int, int]]:
         """Remaining tokens, tokens and blocks of each; in one go, since it is asked for all
         residents."""
-        means = {c: (m.value, int(_LEAST_SHARE * m.value)) for c, m in self._means.items()}
+        means = [(int(m.value), int(_LEAST_SHARE * m.value)) for m in self._means.values()]
         outlook = []
         for sequence in sequences:
             tokens = len(sequence.tokens)
             left = sequence.most_tokens - tokens
             if sequence.may_stop:
                 mean, least = means[sequence.service_class]
-                expected = int(mean - (tokens - sequence.prompt_tokens))
+                expected = mean - tokens + sequence.prompt_tokens
                 if expected < least:
                     expected = least
                 if expected < left:
@@ -113,17 +113,15 @@ class Forecast:
         return self._peak
 
     def _find_peak(self) -> int:
-        alive = len(self._members)
-        length = sum([tokens for _, tokens, _ in self._members])
-        held = sum([blocks for _, _, blocks in self._members])
-        size, peak = self._size, held
-        for remaining, tokens, _ in self._members:
-            then = (length + alive * remaining + size - 1) // size + alive // 2
-            if then > peak:
-                peak = then
-            length -= tokens
-            alive -= 1
-        return peak - held
+        length = held = most_tokens = 0
+        size = self._size
+        for alive, (remaining, tokens, blocks) in enumerate(reversed(self._members), 1):
+            length += tokens
+            held += blocks
+            then = length + alive * remaining + alive // 2 * size
+            if then > most_tokens:
+                most_tokens = then
+        return max(blocks_for(most_tokens, size) - held, 0)
 
     def relief(self, shortage_blocks: int) -> Relief:
         """When residents that end will have freed `shortage_blocks`, growth of others ignored;

@@ -4,6 +4,7 @@ Order: class by class, decode rows before prefill chunks. A resident left out is
 """
 
 from collections.abc import Iterable, Set
+from functools import cached_property
 from itertools import chain
 from math import inf
 from operator import attrgetter
@@ -201,9 +202,9 @@ class Stepping:
             if self._residency.grow_at_any_cost(sequence, sequence.computed + tokens):
                 self._chunks[sequence] = tokens
 
-    @property
+    @cached_property
     def load(self) -> StepLoad:
-        """What the step computes."""
+        """What the step computes; to be asked for once it is filled."""
         contexts = [s.computed for s in self._chunks if s.decoding]
         load = StepLoad(0, 0, len(contexts), sum(contexts))
         if len(contexts) < len(self._chunks):

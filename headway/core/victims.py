@@ -110,8 +110,9 @@ class _Gains:
         self._dropped: dict[BlockId, int] = {}
         self._shared: dict[Holder, list[BlockId]] = {s: [] for s in candidates}
         if pool.shared:
+            references = pool.references
             for sequence, shared in self._shared.items():
-                shared += [b for b in sequence.blocks if pool.references(b) > 1]
+                shared += [b for b in sequence.blocks if references(b) > 1]
 
     def of(self, sequence: Holder) -> int:
         """Blocks that become available if this one is chosen next."""
