@@ -25,6 +25,9 @@ class Attention {
   // Lists the pieces of a step; the same for each of its layers.
   void plan(const std::vector<Chunk>& chunks);
   int64_t pieces() const { return static_cast<int64_t>(pieces_.size()); }
+  size_t chunk_of(int64_t piece) const {
+    return static_cast<size_t>(pieces_[static_cast<size_t>(piece)].chunk);
+  }
 
   struct Source {
     const std::vector<Chunk>& chunks;

@@ -53,7 +53,10 @@ void Forward::run(Step& step, Team& team, int threads) {
   threads_ = threads;
   begin(step);
   team.run(threads, [&](Worker& worker) { body(worker, step); });
-  step.interrupted = stop_;
+  step.interrupted = narrowed_from_ < shape_.layers;
+  if (!step.interrupted) return;
+  step.samples.resize(kept_.sampled);
+  if (step.traced) step.trace.logits.resize(kept_.sampled * shape_.vocab);
 }
 
 void Forward::begin(Step& step) {
@@ -61,7 +64,7 @@ void Forward::begin(Step& step) {
   timing_ = &step.timing;
   rows_.clear();
   sampled_.clear();
-  stop_ = false;
+  narrowed_from_ = shape_.layers;
   for (size_t i = 0; i < step.chunks.size(); ++i) {
     const Chunk& chunk = step.chunks[i];
     for (int j = 0; j < chunk.count(); ++j)
@@ -69,20 +72,31 @@ void Forward::begin(Step& step) {
           {chunk.tokens[static_cast<size_t>(j)], chunk.start + j, static_cast<int32_t>(i)});
     if (chunk.sample) sampled_.push_back({i, int64_t{chunk.first_row} + chunk.count() - 1});
   }
-  rows_count_ = static_cast<int64_t>(rows_.size());
+  whole_ = batch_of(step.chunks.size());
+  kept_ = batch_of(static_cast<size_t>(step.kept));
   step.samples.assign(sampled_.size(), {});
   if (step.traced) {
-    step.trace.rows = static_cast<int>(rows_count_);
+    step.trace.rows = static_cast<int>(whole_.rows);
     step.trace.hidden.resize(static_cast<size_t>(shape_.layers + 1) * rows_.size() * shape_.hidden);
     step.trace.logits.resize(sampled_.size() * shape_.vocab);
   }
   const size_t logits = std::min(sampled_.size(), kSampledAtOnce) * Sampler::row_size(shape_.vocab);
   if (logits_.size() < logits) logits_.resize(logits);
-  normed_view_ = normed_.view(rows_count_, shape_.hidden);
-  heads_view_ = heads_.view(rows_count_, shape_.q_size());
-  inner_view_ = inner_.view(rows_count_, shape_.intermediate);
   attention_.plan(step.chunks);
   mark_s_ = now_s();
+}
+
+// The first chunks of the step.
+Forward::Batch Forward::batch_of(size_t chunks) const {
+  Batch b;
+  b.chunks = chunks;
+  for (const Row& row : rows_) b.rows += static_cast<size_t>(row.chunk) < chunks;
+  for (const Sampled& s : sampled_) b.sampled += s.chunk < chunks;
+  if (b.rows == 0) return b;
+  b.normed = normed_.view(b.rows, shape_.hidden);
+  b.heads = heads_.view(b.rows, shape_.q_size());
+  b.inner = inner_.view(b.rows, shape_.intermediate);
+  return b;
 }
 
 void Forward::body(Worker& worker, Step& step) {
@@ -91,35 +105,49 @@ void Forward::body(Worker& worker, Step& step) {
   sample_all(worker, step);
 }
 
-// False if the step was interrupted, or failed.
+// False if the step was stopped, or failed.
 bool Forward::layers(Worker& worker, Step& step) {
   for (int i = 0; i < shape_.layers; ++i) {
     const Layer& layer = model_.layers[static_cast<size_t>(i)];
+    const Batch& batch = batch_in(i);
+    if (batch.rows == 0) return false;
     record(worker, step, i);
-    project_qkv(worker, layer, i, normed(worker, layer.attn_norm));
-    attend(worker, step, i);
-    add_product(worker, layer.o, heads_view_);
+    project_qkv(worker, layer, i, batch, normed(worker, batch, layer.attn_norm));
+    attend(worker, step, i, batch);
+    add_product(worker, layer.o, batch.rows, batch.heads);
     mark(worker, Part::output);
-    feed_forward(worker, layer, normed(worker, layer.ffn_norm));
-    add_product(worker, layer.down, inner_view_);
+    feed_forward(worker, layer, batch, normed(worker, batch, layer.ffn_norm));
+    add_product(worker, layer.down, batch.rows, batch.inner);
     mark(worker, Part::down);
-    // One of the threads sees the flag first, and then all do: none may go on alone.
-    if (i + 1 < shape_.layers && step.interrupt.load(std::memory_order_relaxed)) stop_ = true;
-    if (stop_ || worker.failed()) return false;
+    if (worker.failed()) return false;
   }
   record(worker, step, shape_.layers);
   return true;
 }
 
+// What is computed in a layer. All threads agree on it: it is decided before they leave the layer
+// before.
+const Forward::Batch& Forward::batch_in(int layer) const {
+  return layer < narrowed_from_ ? whole_ : kept_;
+}
+
+// In one unit of a phase, so that one thread alone decides.
+void Forward::look_for_interrupt(const Step& step, int layer) {
+  if (narrowed_from_ < shape_.layers || layer + 1 >= shape_.layers) return;
+  if (kept_.chunks < whole_.chunks && step.interrupt.load(std::memory_order_relaxed))
+    narrowed_from_ = layer + 1;
+}
+
 void Forward::embed(Worker& worker) {
-  worker.share(rows_count_, [&](int64_t row) {
+  worker.share(whole_.rows, [&](int64_t row) {
     dequantize_row(model_.embed, rows_[static_cast<size_t>(row)].token,
                    x_.data() + row * shape_.hidden);
   });
   mark(worker, Part::other);
 }
 
-const QuantActs& Forward::normed(Worker& worker, const std::vector<float>& weight) {
+const QuantActs& Forward::normed(Worker& worker, const Batch& batch,
+                                 const std::vector<float>& weight) {
   const auto norm = [&](const QuantActs& out, int64_t row) {
     path_.gemm.rmsnorm(x_.data() + row * shape_.hidden, weight.data(), shape_.norm_eps, out, row);
   };
@@ -127,19 +155,19 @@ const QuantActs& Forward::normed(Worker& worker, const std::vector<float>& weigh
   // is late may read rows that others are changing by then: a data race in the letter of C++, whose
   // outcome nobody uses, since share() finds every unit of the phase it was for taken. Builds for
   // ThreadSanitizer do without, so that whatever it reports is another one.
-  if (rows_count_ <= kOwnNormRows) {
+  if (batch.rows <= kOwnNormRows) {
     const size_t own = static_cast<size_t>(worker.index());
-    own_views_[own] = own_normed_[own].view(rows_count_, shape_.hidden);
-    for (int64_t row = 0; row < rows_count_; ++row) norm(own_views_[own], row);
+    own_views_[own] = own_normed_[own].view(batch.rows, shape_.hidden);
+    for (int64_t row = 0; row < batch.rows; ++row) norm(own_views_[own], row);
     mark(worker, Part::norm);
     return own_views_[own];
   }
-  worker.share((rows_count_ + kNormRows - 1) / kNormRows, [&](int64_t unit) {
-    const int64_t end = std::min(rows_count_, (unit + 1) * kNormRows);
-    for (int64_t row = unit * kNormRows; row < end; ++row) norm(normed_view_, row);
+  worker.share((batch.rows + kNormRows - 1) / kNormRows, [&](int64_t unit) {
+    const int64_t end = std::min(batch.rows, (unit + 1) * kNormRows);
+    for (int64_t row = unit * kNormRows; row < end; ++row) norm(batch.normed, row);
   });
   mark(worker, Part::norm);
-  return normed_view_;
+  return batch.normed;
 }
 
 Forward::Cut Forward::cut(int64_t columns, int64_t rows) const {
@@ -153,12 +181,13 @@ Range Forward::token_range(int64_t index, int64_t rows) const {
   return {index * kTokenRange, std::min(rows, (index + 1) * kTokenRange)};
 }
 
-void Forward::project_qkv(Worker& worker, const Layer& layer, int index, const QuantActs& in) {
+void Forward::project_qkv(Worker& worker, const Layer& layer, int index, const Batch& batch,
+                          const QuantActs& in) {
   const int heads = shape_.heads + 2 * shape_.kv_heads;
-  const int64_t ranges = (rows_count_ + kTokenRange - 1) / kTokenRange;
+  const int64_t ranges = (batch.rows + kTokenRange - 1) / kTokenRange;
   worker.share(heads * ranges, [&](int64_t unit) {
     project_head(layer, index, in, static_cast<int>(unit / ranges),
-                 token_range(unit % ranges, rows_count_));
+                 token_range(unit % ranges, batch.rows));
   });
   mark(worker, Part::qkv);
 }
@@ -204,36 +233,41 @@ uint16_t* Forward::cache(int block, int layer, int kv_head) {
          static_cast<size_t>(layer * shape_.kv_heads + kv_head) * shape_.head_halves();
 }
 
-void Forward::attend(Worker& worker, const Step& step, int index) {
+void Forward::attend(Worker& worker, const Step& step, int index, const Batch& batch) {
   const Attention::Source source{
       step.chunks,
       pool_.data() + static_cast<size_t>(index * shape_.kv_heads) * shape_.head_halves(),
       pool_.block_halves(), qkv_.data()};
-  worker.share(attention_.pieces(),
-               [&](int64_t piece) { attention_.run(piece, worker.index(), source, heads_view_); });
+  worker.share(attention_.pieces(), [&](int64_t piece) {
+    if (piece == 0) look_for_interrupt(step, index);
+    if (attention_.chunk_of(piece) < batch.chunks)
+      attention_.run(piece, worker.index(), source, batch.heads);
+  });
   mark(worker, Part::attention);
 }
 
 // x += weights · in
-void Forward::add_product(Worker& worker, const PackedMatrix& weights, const QuantActs& in) {
-  const Cut c = cut(weights.panels(), rows_count_);
+void Forward::add_product(Worker& worker, const PackedMatrix& weights, int64_t rows,
+                          const QuantActs& in) {
+  const Cut c = cut(weights.panels(), rows);
   worker.share(c.columns * c.tokens, [&](int64_t unit) {
     const int64_t panel = unit / c.tokens * c.step;
-    path_.gemm.gemm(weights, in, token_range(unit % c.tokens, rows_count_),
+    path_.gemm.gemm(weights, in, token_range(unit % c.tokens, rows),
                     {panel, std::min(panel + c.step, weights.panels())}, x_.data(), shape_.hidden,
                     Store::add);
   });
 }
 
-void Forward::feed_forward(Worker& worker, const Layer& layer, const QuantActs& in) {
+void Forward::feed_forward(Worker& worker, const Layer& layer, const Batch& batch,
+                           const QuantActs& in) {
   const int64_t groups = shape_.intermediate / kGroup;
-  const Cut c = cut(groups, rows_count_);
+  const Cut c = cut(groups, batch.rows);
   worker.share(c.columns * c.tokens, [&](int64_t unit) {
-    const Range tokens = token_range(unit % c.tokens, rows_count_);
+    const Range tokens = token_range(unit % c.tokens, batch.rows);
     const int64_t group = unit / c.tokens * c.step;
     const Range range{group, std::min(group + c.step, groups)};
     if (layer.gate.rows() == 0) {
-      path_.gemm.swiglu(layer.gate_up, in, tokens, range, inner_view_);
+      path_.gemm.swiglu(layer.gate_up, in, tokens, range, batch.inner);
       return;
     }
     const Range panels{range.begin * (kGroup / kPanel), range.end * (kGroup / kPanel)};
@@ -242,17 +276,18 @@ void Forward::feed_forward(Worker& worker, const Layer& layer, const QuantActs& 
     path_.gemm.gemm(layer.up, in, tokens, panels, up_.data(), shape_.intermediate, Store::assign);
     for (int64_t row = tokens.begin; row < tokens.end; ++row) {
       const int64_t at = row * shape_.intermediate + range.begin * kGroup;
-      path_.gemm.silu_mul(gate_.data() + at, up_.data() + at, inner_view_, row, range);
+      path_.gemm.silu_mul(gate_.data() + at, up_.data() + at, batch.inner, row, range);
     }
   });
   mark(worker, Part::gate_up);
 }
 
 void Forward::sample_all(Worker& worker, Step& step) {
-  for (size_t from = 0; from < sampled_.size(); from += kSampledAtOnce)
-    sample_some(worker, step, from, std::min(kSampledAtOnce, sampled_.size() - from));
-  // Counted only now: an interrupted step leaves no trace in the penalties.
-  worker.share(static_cast<int64_t>(step.chunks.size()), [&](int64_t i) {
+  const Batch& batch = batch_in(shape_.layers - 1);
+  for (size_t from = 0; from < batch.sampled; from += kSampledAtOnce)
+    sample_some(worker, step, from, std::min(kSampledAtOnce, batch.sampled - from));
+  // Counted only now: what an interrupt took out leaves no trace in the penalties.
+  worker.share(static_cast<int64_t>(batch.chunks), [&](int64_t i) {
     const Chunk& chunk = step.chunks[static_cast<size_t>(i)];
     if (!chunk.sample) chunk.sequence->computed(chunk.start, chunk.tokens);
   });
@@ -290,7 +325,7 @@ void Forward::sample_some(Worker& worker, Step& step, size_t from, size_t count)
 
 void Forward::record(Worker& worker, Step& step, int index) {
   if (!step.traced) return;
-  const size_t size = static_cast<size_t>(rows_count_) * shape_.hidden;
+  const size_t size = static_cast<size_t>(whole_.rows) * shape_.hidden;
   worker.share(1, [&](int64_t) {
     std::copy(x_.data(), x_.data() + size, step.trace.hidden.data() + index * size);
   });

@@ -29,7 +29,8 @@ class Forward {
   Forward(const Model& model, Path path, KvPool& pool, int threads, int max_rows);
 
   // Computes the step's chunks: writes their K and V, samples, fills samples, trace and timing.
-  // Stops at a layer boundary when step.interrupt is set.
+  // Once step.interrupt is set it goes on, from the next layer, with the first step.kept chunks
+  // alone; with none of them it stops there.
   void run(Step& step, Team& team, int threads);
 
  private:
@@ -42,6 +43,13 @@ class Forward {
     size_t chunk;
     int64_t row;  // of the batch
   };
+  // The first chunks of the step: all of them, or those that an interrupt leaves.
+  struct Batch {
+    size_t chunks = 0;
+    size_t sampled = 0;  // of those, how many sample
+    int64_t rows = 0;
+    QuantActs normed, heads, inner;  // normed: of batches too large for own_views_
+  };
   // How a phase is cut: ranges of panels (outer) times ranges of tokens (inner).
   struct Cut {
     int64_t columns;  // units of columns
@@ -53,12 +61,16 @@ class Forward {
   void body(Worker& worker, Step& step);
   bool layers(Worker& worker, Step& step);
   void embed(Worker& worker);
-  const QuantActs& normed(Worker& worker, const std::vector<float>& weight);
-  void project_qkv(Worker& worker, const Layer& layer, int index, const QuantActs& in);
+  Batch batch_of(size_t chunks) const;
+  const Batch& batch_in(int layer) const;
+  void look_for_interrupt(const Step& step, int layer);
+  const QuantActs& normed(Worker& worker, const Batch& batch, const std::vector<float>& weight);
+  void project_qkv(Worker& worker, const Layer& layer, int index, const Batch& batch,
+                   const QuantActs& in);
   void project_head(const Layer& layer, int index, const QuantActs& in, int head, Range tokens);
-  void attend(Worker& worker, const Step& step, int index);
-  void feed_forward(Worker& worker, const Layer& layer, const QuantActs& in);
-  void add_product(Worker& worker, const PackedMatrix& weights, const QuantActs& in);
+  void attend(Worker& worker, const Step& step, int index, const Batch& batch);
+  void feed_forward(Worker& worker, const Layer& layer, const Batch& batch, const QuantActs& in);
+  void add_product(Worker& worker, const PackedMatrix& weights, int64_t rows, const QuantActs& in);
   void sample_all(Worker& worker, Step& step);
   void sample_some(Worker& worker, Step& step, size_t from, size_t count);
   void record(Worker& worker, Step& step, int index);
@@ -74,7 +86,8 @@ class Forward {
   int threads_ = 1;  // of the step
   Attention attention_;
 
-  int64_t rows_count_ = 0;
+  Batch whole_, kept_;
+  std::atomic<int> narrowed_from_{0};  // the layer; their number while nothing has been taken out
   const Step* step_ = nullptr;
   std::vector<Row> rows_;
   std::vector<Sampled> sampled_;
@@ -84,10 +97,8 @@ class Forward {
   QuantBuffer normed_, heads_, inner_;
   std::vector<QuantBuffer> own_normed_;  // a thread each, for small batches
   std::vector<QuantActs> own_views_;
-  QuantActs normed_view_, heads_view_, inner_view_;
   std::vector<float> gate_, up_;  // where they are not interleaved
   std::vector<Sampler> samplers_;
-  std::atomic<bool> stop_{false};
   double mark_s_ = 0;
   Timing* timing_ = nullptr;
 };

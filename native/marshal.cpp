@@ -115,7 +115,8 @@ PlanReader::PlanReader()
       num_blocks_(intern("num_blocks")),
       sample_(intern("sample")),
       get_(intern("get")),
-      units_(intern("units")) {}
+      units_(intern("units")),
+      kept_(intern("kept")) {}
 
 void PlanReader::read(nb::handle plan, nb::handle masks, Runner& runner, Step& step) const {
   const nb::object opens = field(plan, opens_);
@@ -127,6 +128,7 @@ void PlanReader::read(nb::handle plan, nb::handle masks, Runner& runner, Step& s
   std::exception_ptr malformed;
   try {
     step.units = to_int32(field(plan, units_));
+    step.kept = to_int32(field(plan, kept_));
     read_copies(field(plan, swap_out_), step.outs);
     read_copies(field(plan, swap_in_), step.ins);
     for (size_t i = 0; i < chunk_items.size(); ++i)

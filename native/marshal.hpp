@@ -29,7 +29,7 @@ class PlanReader {
   nanobind::object opens_, closes_, swap_out_, swap_in_, chunks_, request_, prompt_, sampling_,
       seed_, choice_, temperature_, truncation_, top_k_, top_p_, min_p_, penalties_, repetition_,
       presence_, frequency_, bias_, logprobs_, device_, host_, tokens_, start_, blocks_,
-      num_blocks_, sample_, get_, units_;
+      num_blocks_, sample_, get_, units_, kept_;
 };
 
 }  // namespace headway

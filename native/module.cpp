@@ -108,12 +108,13 @@ class Executor {
   Runner runner_;
 };
 
-// (request, token, log probability, [(token, log probability)], error) of each sampling chunk.
+// (request, token, log probability, [(token, log probability)], error) of each sampling chunk that
+// was computed.
 nb::list samples(const Step& step) {
   nb::list out;
   size_t next = 0;
   for (const Chunk& chunk : step.chunks) {
-    if (!chunk.sample || step.interrupted || next >= step.samples.size()) continue;
+    if (!chunk.sample || next >= step.samples.size()) continue;
     const Sample& s = step.samples[next++];
     nb::object logprobs = nb::none();
     if (chunk.sequence->spec().logprobs >= 0 && s.error.empty()) {

@@ -44,6 +44,8 @@ void check_chunk(const Chunk& chunk, const Capacity& capacity) {
 void Step::check(const Capacity& capacity) {
   if (units < 0 || units > capacity.units)
     refuse(std::to_string(units) + " units of " + std::to_string(capacity.units));
+  if (kept < 0 || static_cast<size_t>(kept) > chunks.size())
+    refuse(std::to_string(kept) + " kept of " + std::to_string(chunks.size()) + " chunks");
   check_copies(outs, capacity);
   check_copies(ins, capacity);
   if (chunks.size() > static_cast<size_t>(capacity.max_seqs))

@@ -67,12 +67,13 @@ class Step {
   int rows = 0;
   bool traced = false;
   int units = 0;  // threads to compute on; 0 leaves it to the lane
+  int kept = 0;   // leading chunks that an interrupt leaves
 
   // Throws std::invalid_argument where the plan cannot be run; numbers the rows.
   void check(const Capacity& capacity);
 
   // Result; to be read once done.
-  std::vector<Sample> samples;  // a chunk with `sample` each, in order
+  std::vector<Sample> samples;  // a chunk with `sample` each, in order; of those kept if interrupted
   Timing timing;
   Trace trace;
   bool interrupted = false;

@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 from typing import Protocol
 
+from headway.core.config import SchedulerConfig
 from headway.core.headroom import Relief
 from headway.core.queues import ClassQueue
 from headway.core.reserve import promote
@@ -36,9 +37,9 @@ class Admission(Protocol):
         ...
 
 
-def rank_of(policy: str, service_class: ServiceClass) -> ServiceClass:
+def rank_of(config: SchedulerConfig, service_class: ServiceClass) -> ServiceClass:
     """The class a request is scheduled as."""
-    return _ONE_FOR_ALL if policy in ("fcfs", "static") else service_class
+    return _ONE_FOR_ALL if config.ignores_classes else service_class
 
 
 def admission_for(world: World, residency: Residency, now: float) -> Admission:

@@ -9,6 +9,8 @@ from headway.errors import ConfigError
 POLICIES = ("tiered", "weighted", "fcfs", "static")
 """Policies this scheduler knows."""
 
+_CLASSLESS = ("fcfs", "static")
+
 
 @dataclass(frozen=True, slots=True)
 class Reserve:
@@ -69,6 +71,11 @@ class SchedulerConfig:
     realtime_memory_s: float = 30.0
     model_key: bytes = b""
     records: int = 256
+
+    @property
+    def ignores_classes(self) -> bool:
+        """Whether the policy makes no difference between service classes."""
+        return self.policy in _CLASSLESS
 
     def __post_init__(self) -> None:
         """Raise ConfigError for a value outside its range."""

@@ -18,16 +18,17 @@ def apply_result(
     verdicts: Mapping[RequestId, Verdict],
     now: float,
 ) -> None:
-    """Commit a step that ran; an interrupted one commits its copies only."""
+    """Commit a step that ran; an interrupted one commits its copies and the chunks it kept."""
     _measure(world, plan, under_way, result)
     _settle_copies(world, under_way)
-    if result.interrupted:
+    chunks = plan.computed(result.interrupted)
+    if result.interrupted and not chunks:
         return
     world.measured.caution.on_step()
     world.meter.add_step(under_way.room, now - under_way.planned_s)
     errors = {e.request: e.message for e in result.errors}
     sampled = {s.request: s for s in result.sampled}
-    for chunk, sequence in zip(plan.chunks, under_way.computing, strict=True):
+    for chunk, sequence in zip(chunks, under_way.computing[: len(chunks)], strict=True):
         request = chunk.request
         if request in errors:
             world.leave(sequence, FinishReason.ERROR, errors[request])

@@ -112,6 +112,7 @@ class StepPlan:
 
     units: compute units of the lane in this step; 0 leaves their number to the executor. Plans in
         flight at once never ask for more than the executor has, together.
+    kept: so many leading chunks go on when the step is interrupted; the others commit nothing then.
     """
 
     step: int
@@ -122,11 +123,16 @@ class StepPlan:
     swap_in: tuple[BlockCopy, ...] = ()
     chunks: tuple[Chunk, ...] = ()
     units: int = 0
+    kept: int = 0
 
     @property
     def empty(self) -> bool:
         """Whether there is nothing for an executor to do."""
         return not (self.opens or self.closes or self.swap_out or self.swap_in or self.chunks)
+
+    def computed(self, interrupted: bool) -> tuple[Chunk, ...]:
+        """The chunks that a step has computed: those it kept, if it was interrupted."""
+        return self.chunks[: self.kept] if interrupted else self.chunks
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,7 +172,8 @@ class StepTiming:
 class StepResult:
     """What came of a plan.
 
-    interrupted: copies were done, chunks commit nothing (their cache writes are done again).
+    interrupted: copies were done, and of the chunks the plan's first `kept`; the others commit
+        nothing (their cache writes are done again).
     """
 
     step: int
@@ -216,8 +223,9 @@ class StepHandle(Protocol):
         ...
 
     def interrupt(self) -> None:
-        """Ask the step to stop at its next layer boundary; it may still end normally. From any
-        thread. Does nothing where interruption isn't supported, or the step has ended."""
+        """Ask the step to go on with the plan's `kept` chunks alone from its next layer boundary,
+        or to stop there if none are; it may still end normally. From any thread. Does nothing where
+        interruption isn't supported, or the step has ended."""
         ...
 
 

@@ -80,7 +80,7 @@ class Scheduler:
             tokens=list(request.prompt),
             prefix=PrefixChain(root_digest(world.config.model_key, request.tenant), size),
             block_size=size,
-            rank=rank_of(world.config.policy, request.service_class),
+            rank=rank_of(world.config, request.service_class),
             progress_s=request.arrival_s,
         )
         world.live[request.id] = sequence
@@ -171,8 +171,8 @@ class Scheduler:
             apply_failure(world, plan, under_way, outcome)
         else:
             apply_result(world, plan, under_way, outcome, verdicts, now)
-            if under_way.lower_wanted and not outcome.interrupted:
-                self._credit.settle(under_way.tokens, under_way.lower_tokens)
+            if under_way.lower_wanted:
+                self._credit.settle(*under_way.computed_tokens(outcome.interrupted))
         world.end_due(now)
         log, world.log = world.log, Log()
         return Committed(
@@ -230,4 +230,5 @@ class Scheduler:
             swap_in=tuple(residency.swap_in),
             chunks=chunks,
             units=world.arrangement.units(lane),
+            kept=stepping.kept,
         )

@@ -74,6 +74,15 @@ class Stepping:
         return self._chunks
 
     @property
+    def kept(self) -> int:
+        """Chunks that go on when the step is interrupted: realtime's, which come first; all of
+        them where the policy ignores classes."""
+        if self._world.config.ignores_classes:
+            return len(self._chunks)
+        realtime = ServiceClass.REALTIME
+        return sum([s.rank is realtime for s in self._chunks])
+
+    @property
     def tokens(self) -> int:
         """Tokens the step computes."""
         return sum(self._chunks.values())

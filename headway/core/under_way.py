@@ -34,6 +34,12 @@ class UnderWay:
     planned_s: float
     limited: bool
 
+    def computed_tokens(self, interrupted: bool) -> tuple[int, int]:
+        """All that the step has computed, and the lower classes' part of it."""
+        if interrupted:
+            return self.tokens - self.lower_tokens, 0
+        return self.tokens, self.lower_tokens
+
     @classmethod
     def of(cls, world: World, residency: Residency, stepping: Stepping, now: float) -> "UnderWay":
         """From the short-lived objects that made the plan."""

@@ -14,7 +14,7 @@ from headway.core.request import (
     Verdict,
     VerdictKind,
 )
-from headway.core.types import FinishReason, RequestId, ServiceClass
+from headway.core.types import FinishReason, RequestId
 from headway.engine.flight import Planned
 from headway.engine.masks import MaskMaker
 from headway.engine.queues import Burden, WaitingRoom
@@ -87,11 +87,6 @@ class Choices:
             self._watched[live.request.id] = live.text
         if live.grammar is not None:
             self.masks.add(live.request.id, live.grammar)
-
-    def is_realtime(self, request: RequestId) -> bool:
-        """Whether a request is under way and realtime."""
-        live = self._live.get(request)
-        return live is not None and live.request.service_class is ServiceClass.REALTIME
 
     def judge(self, outcome: StepResult | StepFailure) -> Mapping[RequestId, Verdict]:
         """Verdicts on the tokens of choices whose grammar or stop strings are watched."""

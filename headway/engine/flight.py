@@ -1,11 +1,10 @@
-"""The step in flight: whether interrupting it for a realtime arrival pays."""
+"""The step in flight, and how long it should take."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
+from headway.core.interrupts import num_tokens
 from headway.core.plan import StepHandle, StepPlan, StepResult
 from headway.core.record import StepRecord
-from headway.core.types import RequestId
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,18 +37,9 @@ class Flight:
         except Exception as error:
             return error
 
-    def interrupt_if_worth(
-        self, now_s: float, gain_s: float, is_realtime: Callable[[RequestId], bool]
-    ) -> None:
-        """Ask it to stop if it computes for lower classes only and has at least `gain_s` to go.
-
-        From any thread. A step with a realtime chunk is never interrupted, so realtime arrivals
-        in a row don't undo each other's work: after the first, every step carries some.
-        """
-        if self.started_s + self.expected_s - now_s < gain_s or not self.plan.chunks:
-            return
-        if not any(is_realtime(chunk.request) for chunk in self.plan.chunks):
-            self.handle.interrupt()
+    def left_s(self, now_s: float) -> float:
+        """How long it should still take; negative where it is late."""
+        return self.started_s + self.expected_s - now_s
 
 
 class Pace:
@@ -62,17 +52,13 @@ class Pace:
 
     def expect(self, plan: StepPlan) -> float:
         """Seconds a plan should take; 0 before anything was measured."""
-        return self._token_s * _num_tokens(plan)
+        return self._token_s * num_tokens(plan.chunks)
 
     def observe(self, plan: StepPlan, result: StepResult) -> None:
         """Learn from a step that ran to its end."""
-        tokens = _num_tokens(plan)
+        tokens = num_tokens(plan.chunks)
         if not tokens or result.interrupted:
             return
         measured = result.timing.compute_s / tokens
         weight = self._weight if self._token_s else 1.0
         self._token_s += weight * (measured - self._token_s)
-
-
-def _num_tokens(plan: StepPlan) -> int:
-    return sum(len(chunk.tokens) for chunk in plan.chunks)

@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Callable, Sequence
 
+from headway.core.interrupts import Interrupts
 from headway.core.picture import Picture
 from headway.core.plan import Executor, StepFailure, StepPlan, StepResult
 from headway.core.request import Committed, Snapshot
@@ -58,7 +59,7 @@ class StepLoop:
         self._flights: dict[Lane, Flight] = {}
         self._failures = dict.fromkeys(Lane, 0)
         self._pace = {lane: Pace() for lane in Lane}
-        self._spared = False
+        self._interrupts = Interrupts(options.interrupt_gain_s)
         self._changed = True
         self._news: list[News] = []
         self._ended = ""
@@ -125,7 +126,7 @@ class StepLoop:
             return
         if plan.chunks:
             self._failures[plan.lane] = 0
-        self._note_interrupts(plan, end)
+        self._interrupts.note(plan, end.interrupted)
         self._pace[plan.lane].observe(plan, end)
         self._commit(flight.planned, end)
 
@@ -143,8 +144,8 @@ class StepLoop:
         self._choices.fail_all(message)
 
     def interrupt_for_realtime(self) -> None:
-        """Stop steps in flight if a realtime arrival gains by it, or one about to start. From any
-        thread."""
+        """Take the lower classes out of steps in flight if a realtime arrival gains by it, or out
+        of one about to start. From any thread."""
         self.urgent = True
         for flight in tuple(self._flights.values()):
             self._interrupt(flight)
@@ -198,17 +199,8 @@ class StepLoop:
         return StepFailure(plan.step, str(error) or type(error).__name__)
 
     def _interrupt(self, flight: Flight) -> None:
-        # Of lower-class steps at most every other one is lost, however often realtime arrives. The
-        # decode lane isn't where an arrival would begin.
-        if not self._spared and flight.plan.lane is not Lane.DECODE:
-            gain_s = self._options.interrupt_gain_s
-            flight.interrupt_if_worth(self._clock(), gain_s, self._choices.is_realtime)
-
-    def _note_interrupts(self, plan: StepPlan, result: StepResult) -> None:
-        if result.interrupted:
-            self._spared = True
-        elif self._spared and plan.chunks and plan.lane is not Lane.DECODE:
-            self._spared = any(self._choices.is_realtime(chunk.request) for chunk in plan.chunks)
+        if self._interrupts.pays(flight.plan, flight.left_s(self._clock())):
+            flight.handle.interrupt()
 
     def _deliver(self) -> None:
         """Send out what commits have changed since the last time."""

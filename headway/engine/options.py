@@ -32,8 +32,8 @@ class LoopOptions:
     max_choices: most answers (`n`) of one request.
     stall_limit_s: a step longer than this is taken for a hang: clients get an error and the
         engine stops.
-    interrupt_gain_s: seconds a lower-class step must still be expected to last for a realtime
-        arrival to interrupt it; inf never interrupts.
+    interrupt_gain_s: seconds that a step must be expected to end earlier without the lower classes
+        for a realtime arrival to take them out of it; inf never does.
     """
 
     max_choices: int = 128

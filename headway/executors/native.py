@@ -129,8 +129,6 @@ class NativeStep:
         if native.error:
             raise ExecutorError(native.error)
         timing = StepTiming(*native.timing)
-        if native.interrupted:
-            return StepResult(self._step, timing=timing, interrupted=True)
         rows = native.samples()
         return StepResult(
             self._step,
@@ -143,6 +141,7 @@ class NativeStep:
                 RequestError(RequestId(request), error) for request, _, _, error in rows if error
             ),
             timing,
+            native.interrupted,
         )
 
     def done(self) -> bool:
@@ -150,7 +149,8 @@ class NativeStep:
         return self.native.done()
 
     def interrupt(self) -> None:
-        """Ask the step to stop at its next layer boundary; it may still end normally."""
+        """Ask the step to go on with the plan's `kept` chunks alone from its next layer boundary;
+        it may still end normally."""
         self.native.interrupt()
 
     def _wait(self, timeout_s: float | None) -> None:

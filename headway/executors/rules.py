@@ -68,6 +68,8 @@ def _check_chunk(chunk: Chunk, capacity: Capacity) -> None:
 def _check_limits(plan: StepPlan, capacity: Capacity) -> None:
     if len(plan.chunks) > capacity.max_seqs:
         raise PlanFaultError(f"{len(plan.chunks)} sequences, of {capacity.max_seqs} at most")
+    if not 0 <= plan.kept <= len(plan.chunks):
+        raise PlanFaultError(f"{plan.kept} chunks kept of {len(plan.chunks)}")
     if not 0 <= plan.units <= capacity.units:
         raise PlanFaultError(f"{plan.units} compute units, of {capacity.units} at most")
     tokens = sum(len(chunk.tokens) for chunk in plan.chunks)

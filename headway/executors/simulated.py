@@ -10,11 +10,11 @@ with m the share of its time bound by memory, and `wanted` the bytes per second 
 flight would move if each had the memory to itself.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Protocol
 
-from headway.core.plan import Capacity, Masks, Sampled, StepPlan, StepResult, StepTiming
+from headway.core.plan import Capacity, Chunk, Masks, Sampled, StepPlan, StepResult, StepTiming
 from headway.core.types import Lane, RequestId
 from headway.errors import ExecutorError
 
@@ -159,13 +159,16 @@ class SimulatedExecutor:
         """What an ended step gives."""
         out_s, in_s = step.cost.copy_out_s, step.cost.copy_in_s
         compute_s = max(step.ended_s - step.started_s - out_s - in_s, 0.0)
-        sampled: tuple[Sampled, ...] = ()
-        if not step.interrupted:
-            sampled = tuple(self._sample(step.plan))
+        plan = step.plan
+        sampled = tuple(self._sample(plan.computed(step.interrupted)))
         timing = StepTiming(out_s, in_s, compute_s)
-        return StepResult(step.plan.step, sampled, (), timing, step.interrupted)
+        return StepResult(plan.step, sampled, (), timing, step.interrupted)
 
-    def _sample(self, plan: StepPlan) -> list[Sampled]:
+    def kept_cost(self, plan: StepPlan) -> StepCost:
+        """What the plan would cost with the chunks alone that an interrupt leaves."""
+        return self._timer.cost(replace(plan, chunks=plan.computed(interrupted=True)))
+
+    def _sample(self, chunks: Sequence[Chunk]) -> list[Sampled]:
         lengths = self._lengths
         return [
             Sampled(
@@ -174,7 +177,7 @@ class SimulatedExecutor:
                 if chunk.start + len(chunk.tokens) + 1 >= lengths[chunk.request]
                 else ANSWER_TOKEN,
             )
-            for chunk in plan.chunks
+            for chunk in chunks
             if chunk.sample
         ]
 
@@ -239,13 +242,17 @@ class SimulatedStep:
         return self._result
 
     def interrupt(self) -> None:
-        """End with the part under way, where the device can and another part is left."""
+        """From the next part on, compute what the plan keeps alone, or end there; where the device
+        can and another part is left."""
         self._executor.catch_up()
-        parts, cost = self.cost.parts, self.cost
-        if self.ended or self.interrupted or not parts:
+        parts, cost, plan = self.cost.parts, self.cost, self.plan
+        if self.ended or self.interrupted or not parts or plan.kept == len(plan.chunks):
             return
         part = cost.compute_s / cost.total_s / parts
         parts_left = int(min(self.remaining, part * parts) / part)
         if parts_left:
-            self.remaining -= parts_left * part
+            saved = 1.0
+            if plan.kept:
+                saved -= self._executor.kept_cost(plan).compute_s / cost.compute_s
+            self.remaining -= parts_left * part * saved
             self.interrupted = True

@@ -194,12 +194,13 @@ class Metrics:
         copies.seconds["in"] += timing.copy_in_s
         if outcome.interrupted:
             lane.outcomes["interrupted"] += 1
-            return
-        lane.outcomes["done"] += 1
-        if end.plan.chunks:
-            lane.seconds.observe(timing.compute_s)
-            lane.predicted_s += end.record.predicted_s
-        for computed in end.record.computed:
+        else:
+            lane.outcomes["done"] += 1
+            if end.plan.chunks:
+                lane.seconds.observe(timing.compute_s)
+                lane.predicted_s += end.record.predicted_s
+        chunks = end.plan.computed(outcome.interrupted)
+        for computed in end.record.computed[: len(chunks)]:
             computed_class = end.classes.get(computed.request)
             if computed_class is not None:
                 phase = "decode" if computed.decoding else "prefill"

@@ -48,7 +48,7 @@ class Busy:
 
     any_s: some lane was busy; computing_s and copying_s add the lanes up.
     prefill_tokens, decode_tokens: computed in chunks of several tokens, and of one.
-    interrupted: steps stopped for a realtime arrival.
+    interrupted: steps that a realtime arrival took the lower classes out of.
     """
 
     any_s: float = 0.0
@@ -152,7 +152,7 @@ class Recorder:
         busy.longest_step_s = max(busy.longest_step_s, timing.compute_s + copying_s)
         busy.swapped_blocks += len(plan.swap_out)
         busy.interrupted += result.interrupted
-        for chunk in plan.chunks:
+        for chunk in plan.computed(result.interrupted):
             size = len(chunk.tokens)
             if size == 1:
                 busy.decode_tokens += 1

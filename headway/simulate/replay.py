@@ -4,6 +4,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from headway.core.interrupts import Interrupts
 from headway.core.plan import Capacity, StepPlan, StepResult
 from headway.core.request import Committed
 from headway.core.scheduler import Scheduler
@@ -58,6 +59,7 @@ class Replay:
         self._flights: dict[Lane, _Flight] = {}
         self._arrivals = deque(workload.arrivals())
         self._backlog: set[RequestId] = set()
+        self._interrupts = Interrupts(gain_s=0.0)
         self._idle_s = 0.0
 
     def run(self, progress: Progress = lambda share: None) -> Recorder:
@@ -139,16 +141,17 @@ class Replay:
         return one_idle or any(f.step.cost.parts for f in self._flights.values())
 
     def _interrupt_for(self, job: Job) -> None:
-        """As the engine does: a realtime arrival stops a step that computes for others only."""
+        """As the engine does: a realtime arrival takes the other classes out of a step."""
         if job.request.service_class is not ServiceClass.REALTIME:
             return
+        now_s = self._clock()
         for flight in self._flights.values():
-            classes = {self.recorder.class_of(c.request) for c in flight.plan.chunks}
-            if ServiceClass.REALTIME not in classes:
+            if self._interrupts.pays(flight.plan, flight.step.end_s - now_s):
                 flight.step.interrupt()
 
     def _commit(self, plan: StepPlan, result: StepResult) -> Committed:
         committed = self._scheduler.commit(plan, result, {}, self._clock())
+        self._interrupts.note(plan, result.interrupted)
         self.recorder.step(plan, result, committed, self._clock())
         if plan.chunks and self.recorder.busy.steps % _WINDOW_STEPS == 0:
             self.recorder.windows.append(self._scheduler.snapshot().throughput)

@@ -158,6 +158,17 @@ def check_interrupts(factory: ExecutorFactory) -> None:
                 _expect(feed, _oracle(factory, i, spec))
 
 
+def check_interrupts_keep(factory: ExecutorFactory) -> None:
+    """An interrupt that leaves the first chunk changes neither it nor those done again."""
+    for spec in SPECS:
+        with _feeder(factory, interrupt=True, kept=1) as feeder:
+            feeds = [feeder.add(i, _prompt(factory, i), spec) for i in range(2)]
+            for _ in range(DECODED + 1):
+                feeder.step({f.request: missing(f) for f in feeds})
+            for i, feed in enumerate(feeds):
+                _expect(feed, _oracle(factory, i, spec))
+
+
 def check_seeds(factory: ExecutorFactory) -> None:
     """Seed and choice key the generator: equal ones repeat, others differ."""
     runs = [
@@ -306,6 +317,7 @@ CHECKS: tuple[Check, ...] = (
     check_recompute,
     check_shared_prefix,
     check_interrupts,
+    check_interrupts_keep,
     check_seeds,
     check_top_k_one,
     check_bias,
@@ -320,10 +332,10 @@ CHECKS: tuple[Check, ...] = (
 
 
 @contextmanager
-def _feeder(factory: ExecutorFactory, interrupt: bool = False) -> Iterator[Feeder]:
+def _feeder(factory: ExecutorFactory, interrupt: bool = False, kept: int = 0) -> Iterator[Feeder]:
     executor = factory()
     try:
-        yield Feeder(executor, interrupt)
+        yield Feeder(executor, interrupt, kept)
     finally:
         executor.close()
 

@@ -46,14 +46,17 @@ class Feed:
 class Feeder:
     """Block tables, step numbers and results of requests fed to one executor.
 
-    interrupt: ask each step to stop as soon as it is submitted; `step` then does it again.
+    interrupt: interrupt each step as soon as it is submitted; `step` then does again what that
+        took out.
+    kept: so many chunks of each step are to go on.
     interrupted_steps: how many steps stopped early.
     """
 
-    def __init__(self, executor: Executor, interrupt: bool = False) -> None:
+    def __init__(self, executor: Executor, interrupt: bool = False, kept: int = 0) -> None:
         self.executor = executor
         self.interrupted_steps = 0
         self._interrupt = interrupt
+        self._kept = kept
         self._feeds: dict[RequestId, Feed] = {}
         self._free = [BlockId(i) for i in range(executor.capacity.kv_blocks)]
         self._free_host = [BlockId(i) for i in range(executor.capacity.host_blocks)]
@@ -94,14 +97,19 @@ class Feeder:
             swap_out=copies_out,
             swap_in=copies_in,
             chunks=tuple(self._chunk(self._feeds[r], n) for r, n in rows.items()),
+            kept=min(self._kept, len(rows)),
         )
         self._closing.clear()
         result = self._submit(plan, self._interrupt)
         self._free_host += [copy.host for copy in copies_in]
         if result.interrupted:
             self.interrupted_steps += 1
-            result = self._submit(
-                replace(plan, opens=(), closes=(), swap_out=(), swap_in=()), interrupt=False
+            left = plan.chunks[plan.kept :]
+            again = self._submit(StepPlan(plan.step, plan.lane, chunks=left), interrupt=False)
+            result = replace(
+                again,
+                sampled=result.sampled + again.sampled,
+                errors=result.errors + again.errors,
             )
         self._apply(plan, result)
         return result

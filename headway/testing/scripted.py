@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from headway.core.interrupts import num_tokens
 from headway.core.plan import (
     Capacity,
     Chunk,
@@ -194,8 +195,9 @@ class ScriptedExecutor:
             self._device.write_block(copy.device, self._host.read_block(copy.host))
         sampled: list[Sampled] = []
         errors: list[RequestError] = []
-        for chunk in handle.frozen_chunks:
-            if handle.fails or handle.interrupted:
+        count = 0 if handle.fails else len(plan.computed(handle.interrupted))
+        for index, chunk in enumerate(handle.frozen_chunks):
+            if index >= count:
                 poison = POISON * len(chunk.tokens)
                 self._device.write(chunk.blocks, chunk.start, poison)
             else:
@@ -296,9 +298,10 @@ class ScriptedHandle:
         return self._outcome
 
     def interrupt(self) -> None:
-        """End the step at its next layer boundary, if it has one left before its end."""
-        layers = self._executor.mishaps.layers
-        if not layers or self.done() or self.interrupted:
+        """From the next layer boundary, if there is one left before the end, go on with what the
+        plan keeps alone, for its part of the rows; or end there."""
+        layers, plan = self._executor.mishaps.layers, self.plan
+        if not layers or self.done() or self.interrupted or plan.kept == len(plan.chunks):
             return
         layer_s = self.timing.compute_s / layers
         now_s = self._executor.clock()
@@ -306,7 +309,8 @@ class ScriptedHandle:
         while layer_s and boundary_s < now_s:
             boundary_s += layer_s
         if boundary_s < self.end_s:
-            self.end_s = boundary_s
+            left = num_tokens(plan.computed(interrupted=True)) / num_tokens(plan.chunks)
+            self.end_s = boundary_s + (self.end_s - boundary_s) * left
             self.interrupted = True
 
 

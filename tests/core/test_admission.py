@@ -20,9 +20,11 @@ def test_classes_have_weights_and_names() -> None:
 
 def test_policies_that_ignore_classes_rank_all_alike() -> None:
     for policy in ("fcfs", "static"):
-        assert {rank_of(policy, c) for c in ServiceClass} == {STANDARD}
+        assert {rank_of(SchedulerConfig(policy=policy), c) for c in ServiceClass} == {STANDARD}
     for policy in ("tiered", "weighted"):
-        assert [rank_of(policy, c) for c in ServiceClass] == list(ServiceClass)
+        assert [rank_of(SchedulerConfig(policy=policy), c) for c in ServiceClass] == list(
+            ServiceClass
+        )
 
 
 def under(policy: str, kv_blocks: int = 8, max_seqs: int = 8) -> World:

@@ -187,6 +187,31 @@ def test_an_interrupted_step_commits_no_token() -> None:
     assert again.opens == ()
 
 
+def test_an_interrupted_step_commits_what_it_kept() -> None:
+    simulation = simulate(config=SchedulerConfig(targets=Targets(itl_s=1.0)))
+    for request in (make_request(1, REALTIME, 16, 100), make_request(2, BATCH, 16, 100)):
+        simulation.add(request)
+    for _ in range(3):  # both prompts, and a row each
+        simulation.step()
+    scheduler = simulation.scheduler
+    plan = scheduler.plan(LANE, simulation.clock())
+    assert [c.request for c in plan.chunks] == [1, 2] and plan.kept == 1
+    end = result_of(plan)
+    kept = replace(end, sampled=end.sampled[:1], interrupted=True)
+    assert [e.request for e in commit(scheduler, plan, kept).emitted] == [1]
+    later = {c.request: c.start for c in scheduler.plan(LANE, 0.1).chunks}
+    assert later[RequestId(1)] == plan.chunks[0].start + len(plan.chunks[0].tokens)
+    assert later.get(RequestId(2), plan.chunks[1].start) == plan.chunks[1].start
+
+
+def test_policies_that_ignore_classes_keep_all_chunks() -> None:
+    scheduler = Scheduler(make_capacity(), SchedulerConfig(policy="fcfs"))
+    for request in (make_request(1, REALTIME), make_request(2, BATCH)):
+        scheduler.add(request)
+    plan = scheduler.plan(LANE, 0.0)
+    assert plan.kept == len(plan.chunks) == 2
+
+
 def test_without_records_none_is_kept() -> None:
     scheduler = Scheduler(make_capacity(), SchedulerConfig(records=0))
     scheduler.add(make_request(1))

@@ -5,12 +5,12 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 from headway.core.config import SchedulerConfig
-from headway.core.plan import Chunk, Masks, StepHandle, StepPlan, StepResult
+from headway.core.plan import Masks, StepHandle, StepPlan, StepResult
 from headway.core.scheduler import Scheduler
-from headway.core.types import BlockId, FinishReason, Lane, RequestId, ServiceClass
+from headway.core.types import FinishReason, ServiceClass
 from headway.engine.arrivals import core_requests
 from headway.engine.choices import Choices, Live
-from headway.engine.flight import Flight, Planned
+from headway.engine.flight import Flight
 from headway.engine.loop import StepLoop
 from headway.engine.masks import MaskMaker
 from headway.engine.observers import Observers
@@ -198,25 +198,3 @@ def test_frequent_realtime_costs_lower_classes_at_most_every_other_step() -> Non
     pairs = list(pairwise(executor.ends))
     assert (False, True) in pairs, "nothing was interrupted"
     assert (True, True) not in pairs
-
-
-def test_short_or_realtime_steps_are_not_interrupted() -> None:
-    interrupts: list[str] = []
-
-    class Handle:
-        def result(self, timeout_s: float | None = None) -> StepResult:
-            return StepResult(0)
-
-        def done(self) -> bool:
-            return False
-
-        def interrupt(self) -> None:
-            interrupts.append("now")
-
-    chunk = Chunk(RequestId(1), [1, 2], 0, [BlockId(0)], 1, False)
-    flight = Flight(Planned(StepPlan(0, Lane.UNIFIED, chunks=(chunk,)), None), Handle(), 10.0, 0.1)
-    flight.interrupt_if_worth(10.0, 0.02, lambda request: True)
-    flight.interrupt_if_worth(10.09, 0.02, lambda request: False)
-    assert not interrupts
-    flight.interrupt_if_worth(10.05, 0.02, lambda request: False)
-    assert interrupts == ["now"]

@@ -72,16 +72,22 @@ class Bench:
         return blocks[::2] + blocks[1::2]
 
     def step(
-        self, *parts: tuple[Run, int], interrupt: bool = False, masks: Masks = NO_MASKS
+        self,
+        *parts: tuple[Run, int],
+        interrupt: bool = False,
+        masks: Masks = NO_MASKS,
+        kept: int = 0,
     ) -> Traced:
-        """Computes so many tokens of each run; sampled tokens are appended to it."""
+        """Computes so many tokens of each run; sampled tokens are appended to it. An interrupt
+        leaves the first `kept` runs."""
         opens = tuple(Open(r.request, list(r.tokens), r.spec) for r, _ in parts if not r.opened)
         chunks = tuple(run.chunk(count) for run, count in parts)
-        plan = StepPlan(self._steps, Lane.UNIFIED, opens, chunks=chunks)
+        plan = StepPlan(self._steps, Lane.UNIFIED, opens, chunks=chunks, kept=kept)
         traced = self.submit(plan, interrupt, masks)
-        for run, count in parts:
+        computed = kept if traced.result.interrupted else len(parts)
+        for index, (run, count) in enumerate(parts):
             run.opened = True
-            run.computed += 0 if traced.result.interrupted else count
+            run.computed += count if index < computed else 0
         by_request = {run.request: run for run, _ in parts}
         for sampled, logits in zip(traced.result.sampled, traced.logits, strict=False):
             by_request[sampled.request].tokens.append(sampled.token)

@@ -148,6 +148,27 @@ def test_interrupted_and_done_again(
         expect(run, alone[case])
 
 
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("case", CASES, ids="-".join)
+def test_an_interrupt_takes_the_others_out(
+    case: tuple[str, str], alone: dict[tuple[str, str], list[Floats]], threads: int
+) -> None:
+    """The first goes on in every step, the second loses every one that is interrupted."""
+    with bench_of(case, threads=threads) as it:
+        first, second = it.run(tokens(LENGTH)), it.run(tokens(LENGTH))
+        it.step((first, LENGTH))
+        lost = 0
+        while len(first.tokens) < LENGTH + DECODED:
+            count = len(second.tokens) - second.computed
+            end = it.step((first, 1), (second, count), interrupt=True, kept=1).result
+            assert [s.request for s in end.sampled][:1] == [first.request]
+            lost += end.interrupted
+        assert lost > 0
+        it.decode(second, LENGTH + DECODED - len(second.tokens))
+        expect(first, alone[case])
+        expect(second, alone[case])
+
+
 @pytest.mark.parametrize("case", CASES, ids="-".join)
 def test_a_shared_prefix(case: tuple[str, str], alone: dict[tuple[str, str], list[Floats]]) -> None:
     """A second sequence reads the first one's full blocks and computes the rest."""

@@ -31,6 +31,15 @@ class FixedCosts:
         return self._costs[plan.step]
 
 
+class CostOfChunks:
+    """A second of copying out, then four parts of a second each for every chunk."""
+
+    bytes_per_s = BANDWIDTH
+
+    def cost(self, plan: StepPlan) -> StepCost:
+        return StepCost(1.0, 0.0, 4.0 * len(plan.chunks), 0.0, 0.0, parts=4)
+
+
 def cost(seconds: float, memory: float = 0.0) -> StepCost:
     """A step that, while bound by memory, asks for all of the bandwidth."""
     return StepCost(0.0, 0.0, seconds, memory, memory * BANDWIDTH)
@@ -137,14 +146,31 @@ def test_an_interrupted_step_ends_at_a_layer_boundary() -> None:
     assert result.sampled == ()
 
 
+def test_an_interrupted_step_goes_on_with_what_it_keeps() -> None:
+    clock = VirtualClock()
+    lengths = {RequestId(i): 99 for i in range(4)}
+    executor = SimulatedExecutor(make_capacity(), CostOfChunks(), clock, lengths)
+    chunks = tuple(chunk(i, 0, 8, True) for i in range(4))
+    step = executor.submit(StepPlan(1, Lane.UNIFIED, chunks=chunks, kept=1), {})
+    clock.jump_to(2.5)  # in the first of four parts of 4 s
+    step.interrupt()
+    result = step.result()
+    assert clock() == pytest.approx(1.0 + 4.0 + 3 * 1.0)
+    assert result.interrupted
+    assert [s.request for s in result.sampled] == [0]
+
+
 def test_interrupting_the_last_layer_or_a_device_that_can_not_changes_nothing() -> None:
-    executor, clock = executor_of({1: StepCost(0, 0, 4.0, 0, 0, parts=4), 2: cost(4)})
-    step = executor.submit(StepPlan(1, Lane.UNIFIED), {})
+    executor, clock = executor_of(
+        {1: StepCost(0, 0, 4.0, 0, 0, parts=4), 2: cost(4)}, {RequestId(1): 99}
+    )
+    chunks = (chunk(1, 0, 8, True),)
+    step = executor.submit(StepPlan(1, Lane.UNIFIED, chunks=chunks), {})
     clock.jump_to(3.5)
     step.interrupt()
     assert not step.result().interrupted
     assert clock() == pytest.approx(4)
-    other = executor.submit(StepPlan(2, Lane.UNIFIED), {})
+    other = executor.submit(StepPlan(2, Lane.UNIFIED, chunks=chunks), {})
     other.interrupt()
     assert not other.result().interrupted
     assert clock() == pytest.approx(8)

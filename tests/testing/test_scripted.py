@@ -201,6 +201,32 @@ def test_interrupt_stops_at_a_layer_and_spoils_the_cells() -> None:
         executor.submit(plan_of(later), {}).result()
 
 
+def test_interrupt_leaves_what_the_plan_keeps_for_its_part_of_the_time() -> None:
+    clock = ManualClock()
+    duration = LinearDuration(step_s=1.0, token_s=0.0)
+    executor = ScriptedExecutor(make_capacity(), duration=duration, clock=clock)
+    opens = tuple(Open(RequestId(i), PROMPT, SamplingSpec()) for i in (1, 2))
+    chunks = chunk(1, PROMPT, 0, [3, 5], True), chunk(2, PROMPT, 0, [4, 6], True)
+    handle = executor.submit(StepPlan(0, Lane.UNIFIED, opens, chunks=chunks, kept=1), {})
+    clock.advance(0.3)
+    handle.interrupt()
+    end = handle.result()
+    assert end.interrupted and [s.request for s in end.sampled] == [1]
+    assert clock() == pytest.approx(0.75)
+    again = StepPlan(1, Lane.UNIFIED, chunks=chunks[1:])
+    assert [s.request for s in executor.submit(again, {}).result().sampled] == [2]
+
+
+def test_interrupt_changes_nothing_where_all_is_kept() -> None:
+    clock = ManualClock()
+    executor = ScriptedExecutor(make_capacity(), duration=LinearDuration(1.0, 0.0), clock=clock)
+    opened = Open(RequestId(1), PROMPT, SamplingSpec())
+    chunks = (chunk(1, PROMPT, 0, [3, 5], True),)
+    handle = executor.submit(StepPlan(0, Lane.UNIFIED, (opened,), chunks=chunks, kept=1), {})
+    handle.interrupt()
+    assert not handle.result().interrupted and clock() == 1.0
+
+
 def test_result_times_out_and_goes_on() -> None:
     clock = ManualClock()
     duration = LinearDuration(step_s=1.0, token_s=0.0)

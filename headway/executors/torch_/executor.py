@@ -91,12 +91,13 @@ class TorchExecutor:
             self._open(plan)
         except ExecutorError as error:
             future.set_exception(error)
-            return TorchStep(plan.step, future, stop)
+            return TorchStep(plan.step, future, stop, plan.kept)
         thread = self._threads.get(plan.lane)
         if thread is None:
             name = f"torch-{plan.lane.name.lower()}"
             thread = self._threads[plan.lane] = ThreadPoolExecutor(1, thread_name_prefix=name)
-        return TorchStep(plan.step, thread.submit(self._run, plan, dict(masks), stop), stop)
+        ended = thread.submit(self._run, plan, dict(masks), stop)
+        return TorchStep(plan.step, ended, stop, plan.kept)
 
     def close(self) -> None:
         """Free threads and memory; idempotent. Steps in flight end first."""
@@ -180,6 +181,7 @@ class TorchStep:
     step: int
     future: "Future[StepResult]"
     stop: threading.Event
+    kept: int
 
     def result(self, timeout_s: float | None = None) -> StepResult:
         """Wait for the step. Raises ExecutorError if it failed as a whole, TimeoutError if the
@@ -196,8 +198,10 @@ class TorchStep:
         return self.future.done()
 
     def interrupt(self) -> None:
-        """Ask the step to stop before its next group of layers; it may still end normally."""
-        self.stop.set()
+        """Ask the step to stop before its next group of layers; it may still end normally, and does
+        where the plan keeps chunks."""
+        if not self.kept:
+            self.stop.set()
 
 
 def _records(options: TorchOptions, device: torch.device, attention: Attention) -> bool:
