@@ -22,7 +22,9 @@ REQUEST_ID_HEADER = "X-Request-Id"
 UNKNOWN_ROUTE = "(none)"
 
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._:/+=@-]{1,128}")
-_USUAL = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "further"}
+_OURS = frozenset({"message", "asctime", "further"})
+_UVICORNS = frozenset({"color_message"})  # the message again, with colours for a terminal
+_USUAL = frozenset(vars(logging.makeLogRecord({}))) | _OURS | _UVICORNS
 _ACCESS = logging.getLogger("headway.access")
 _current: ContextVar[str] = ContextVar("headway_request_id", default="")
 

@@ -37,6 +37,16 @@ _CLASS: Document = {
 }
 
 
+_EVENT: Document = {
+    "type": "object",
+    "description": "Each event of the stream.",
+    "properties": {
+        "data": {"type": "string", "description": "A chunk or an error as JSON, or `[DONE]`."}
+    },
+    "required": ["data"],
+}
+
+
 def complete(document: Document) -> None:
     """Add to FastAPI's own document what it doesn't know."""
     paths = document["paths"]
@@ -61,7 +71,7 @@ def complete(document: Document) -> None:
         operation["parameters"] = [*operation.get("parameters", []), _CLASS]
         operation["responses"]["200"]["content"] = {
             **_json(kind),
-            "text/event-stream": {"schema": {"type": "string"}},
+            "text/event-stream": {"schema": _EVENT},
         }
 
 

@@ -13,6 +13,9 @@ MAX_HEAD_BYTES = 64 * 1024
 MIN_BODY_BYTES = 8 * 1024
 """What a body must bring while patience lasts; any modem does."""
 
+_GOODBYE_S = 0.3
+"""Within which a goodbye over TLS has left, when the server stops."""
+
 
 def _refusal(status: bytes) -> bytes:
     return b"HTTP/1.1 " + status + b"\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
@@ -104,6 +107,13 @@ class Connection(HeadLimit):
         self._closing_s: float | None = None
         self._cycles: list[RequestResponseCycle] = []
         self._look_later()
+
+    def shutdown(self) -> None:
+        """The server stops: end where there is no request, or after this one."""
+        super().shutdown()
+        if self.transport.is_closing() and self.transport.get_extra_info("sslcontext"):
+            # It has said goodbye, and would wait for the client to do so too.
+            self.loop.call_later(_GOODBYE_S, self.transport.abort)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The connection has ended."""

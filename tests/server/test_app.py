@@ -1,5 +1,6 @@
 """What proxies, browsers and TLS need."""
 
+import logging
 import ssl
 from pathlib import Path
 from time import monotonic
@@ -92,6 +93,15 @@ def test_https() -> None:
         assert httpx.post(url, json=BODY, verify=trusting).json()["choices"][0]["text"]
         with pytest.raises(httpx.HTTPError):
             httpx.get(server.url, timeout=5)
+
+
+def test_https_ends_without_waiting_for_idle_clients(caplog: pytest.LogCaptureFixture) -> None:
+    """They keep connections open, and would have to say goodbye."""
+    trusting = ssl.create_default_context(cafile=PAIR[0])
+    with httpx.Client(verify=trusting) as client:
+        with live_server(FakeEngine(), tls=PAIR) as server:
+            assert client.get(f"https://127.0.0.1:{server.port}/health").status_code == 200
+        assert not [r for r in caplog.records if r.levelno >= logging.ERROR]
 
 
 def test_tls_files_that_cannot_be_used_are_named(tmp_path: Path) -> None:

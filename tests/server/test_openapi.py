@@ -62,6 +62,18 @@ def test_bodies_and_answers(
     check(described, f"{name}Answer", answer.json())
 
 
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions"])
+def test_events_of_streams(server: LiveServer, path: str) -> None:
+    body = (CHAT if "chat" in path else TEXT) | {"stream": True, "max_tokens": 3}
+    answer, described = server.http().post(path, json=body), document(server)
+    content = described["paths"][path]["post"]["responses"]["200"]["content"]
+    kind = answer.headers["Content-Type"].partition(";")[0]
+    pieces = [piece.partition(": ") for piece in answer.text.strip().split("\n\n")]
+    assert len(pieces) > 3 and pieces[-1][2] == "[DONE]"
+    for field, _, value in pieces:
+        jsonschema.validate({field: value}, content[kind]["schema"])
+
+
 def test_other_answers(server: LiveServer) -> None:
     described, http = document(server), server.http()
     check(described, "ModelsAnswer", http.get("/v1/models").json())
