@@ -35,8 +35,8 @@ _WALL_S = 60.0
 _MEMORY_BYTES = 1 << 30
 """That a child may take beside what it has at its start."""
 
-_STACK_BYTES = 1 << 20
-"""Stack of the thread that compiles; threads here have more."""
+_UNLIMITED_STACK_BYTES = 2 << 20
+"""Stack of a thread where the system sets no limit: glibc's own."""
 
 
 class GrammarTrial:
@@ -74,7 +74,10 @@ class GrammarTrial:
             raise InvalidRequestError(refusal, param)
 
     def close(self) -> None:
-        """End the process, if there is one."""
+        """End the process, if there is one, in the middle of a grammar too."""
+        child = self._child
+        if child is not None:
+            child.kill()
         with self._lock:
             self._end()
 
@@ -172,9 +175,15 @@ def _bound_memory() -> None:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 
 
+def _stack_bytes() -> int:
+    """Half of what threads have, here and in the parent: who passes does not come near its end."""
+    limit = resource.getrlimit(resource.RLIMIT_STACK)[0]
+    return (_UNLIMITED_STACK_BYTES if limit == resource.RLIM_INFINITY else limit) // 2
+
+
 def main() -> None:
     """The child's process."""
-    threading.stack_size(_STACK_BYTES)
+    threading.stack_size(_stack_bytes())
     arguments = sys.stdin.buffer, sys.stdout.buffer, float(sys.argv[1])
     thread = threading.Thread(target=_serve, args=arguments)
     thread.start()

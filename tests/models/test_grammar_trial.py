@@ -5,6 +5,8 @@ import signal
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
+from threading import Thread
+from time import sleep
 
 import pytest
 
@@ -86,6 +88,27 @@ def test_one_that_was_ended_from_outside_is_started_again(trial: GrammarTrial) -
     assert children() not in ([], [child])
     trial.close()
     assert children() == []
+
+
+def test_closing_does_not_wait_for_the_grammar_that_is_being_compiled() -> None:
+    trial, said = GrammarTrial(*WORDS, cpu_s=1000.0), list[str]()
+    trial.check(GOOD, "field")
+    thread = Thread(target=lambda: said.append(refusal(trial, source_of(json_part(PAIRS)))))
+    thread.start()
+    (child,) = children()
+    busy = f"/proc/{child}/stat"
+    before = cpu_ticks(busy)
+    while cpu_ticks(busy) < before + 20:
+        sleep(0.02)
+    trial.close()
+    thread.join(20)
+    assert said == ["'field' is too complex to compile."] and children() == []
+
+
+def cpu_ticks(stat: str) -> int:
+    """Of a process, a hundredth of a second each."""
+    fields = Path(stat).read_text().rpartition(")")[2].split()
+    return int(fields[11]) + int(fields[12])
 
 
 class Counted:
