@@ -34,7 +34,7 @@ SANITIZED := tests/native/test_activations.py tests/native/test_gemm.py tests/na
 SANITIZE = sh scripts/sanitize $(VENV) address,undefined $(SANITIZED) && \
 	sh scripts/sanitize $(VENV) address,undefined bench/stress.py --seconds 8
 
-PARALLEL := -n logical --maxprocesses 4 --dist loadfile --durations 15
+PARALLEL := -n logical --maxprocesses 4 --dist loadfile --no-loadscope-reorder --durations 15
 
 NATIVE := CMakeLists.txt $(shell find native -type f 2>/dev/null)
 
@@ -67,11 +67,12 @@ serve: $(VENV)/.headway  ## the server with the embedded model, on 127.0.0.1:800
 test: $(VENV)/.headway $(VENV)/.dev $(WEB)  ## the checks, then every test
 	@$(MAKE) --no-print-directory -j2 tests $(if $(TESTS),,sanitize-beside)
 
+# Numpy's products would take every core for each worker, and mostly wait for one another there.
 # Some tests watch real threads and sockets on a machine that others share: what fails is looked at
 # once more, by itself, and has to pass then.
 # Those in a browser are run where there is one; the summary says where they were not.
 tests: check
-	unset MAKEFLAGS; \
+	unset MAKEFLAGS; export OPENBLAS_NUM_THREADS=1; \
 	$(BIN)/python -m pytest $(if $(TESTS),$(TESTS),$(PARALLEL)) || \
 	$(BIN)/python -m pytest --last-failed --last-failed-no-failures none $(TESTS)
 

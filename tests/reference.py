@@ -4,6 +4,7 @@ With `quantised`, activations are rounded as the executor rounds them (int8 for 
 inputs, K and V to float16), so that layers can be compared closely; without, they stay exact.
 """
 
+from copy import copy
 from dataclasses import dataclass
 from typing import Any
 
@@ -49,9 +50,15 @@ class Reference:
         self.config = weights.config
         self.quantised = quantised
         self._tensors: dict[str, Floats] = {
-            name: _values(tensor).astype(dtype) for name, tensor in weights.tensors.items()
+            name: _values(tensor, dtype) for name, tensor in weights.tensors.items()
         }
         self._edge: Floats = np.empty(0)
+
+    def rounding(self) -> "Reference":
+        """The same model, its weights shared, with activations rounded as the executor does."""
+        other = copy(self)
+        other.quantised = True
+        return other
 
     def embed(self, tokens: list[int]) -> Floats:
         """Rows of the embedding, [tokens, hidden]."""
@@ -149,8 +156,8 @@ class Reference:
         return rounded
 
 
-def _values(tensor: Tensor) -> Floats:
+def _values(tensor: Tensor, dtype: type[np.floating[Any]]) -> Floats:
     if tensor.type is TensorType.F32:
-        return tensor.data.view(np.float32).astype(np.float64)
+        return tensor.data.view(np.float32).astype(dtype)
     flat = dequantize(Encoding[tensor.type.value], tensor.data)
-    return flat.reshape(tensor.rows, tensor.cols).astype(np.float64)
+    return flat.reshape(tensor.rows, tensor.cols).astype(dtype, copy=False)

@@ -163,7 +163,7 @@ def test_the_command_writes_a_table_json_and_a_page(
 ) -> None:
     out, report = tmp_path / "out.json", tmp_path / "out.html"
     with served() as url:
-        flags = ["--seconds", "1", "--warmup", "0.2", "--json", str(out), "--html", str(report)]
+        flags = ["--seconds", "2", "--warmup", "0.1", "--json", str(out), "--html", str(report)]
         assert main(["bench", "serve", url, "--traffic", REALTIME, "--traffic", BATCH, *flags]) == 0
     printed = capsys.readouterr().out
     assert "realtime" in printed
