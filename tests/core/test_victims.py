@@ -154,6 +154,15 @@ def test_what_is_still_missing_decides_between_the_rest() -> None:
     assert choose({first: 1.0, one: 1.0, ten: 2.0}, 5, pool) == [first, one]
 
 
+def test_whoever_a_dearer_one_makes_needless_is_left_alone() -> None:
+    """By cost per block that is missing one and two go first; then ten are needed after all, and
+    are exactly enough alone."""
+    pool = BlockPool(32)
+    one, two, ten = resident(1, pool, 1), resident(2, pool, 2), resident(3, pool, 10)
+    assert choose({one: 0.1, two: 0.4, ten: 9.0}, 10, pool) == [ten]
+    assert choose({one: 0.1, two: 0.4, ten: 9.0}, 11, pool) == [two, ten]
+
+
 @settings(max_examples=100, deadline=None)
 @given(
     st.lists(st.tuples(st.integers(1, 6), st.floats(0.1, 9), st.booleans()), max_size=7),
