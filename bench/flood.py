@@ -10,8 +10,8 @@ under an ITL target, `fcfs` at chunks of 512 with caps on how many batch request
 
 Each cell's figures go to a file of the folder `--out` as soon as they are known, and cells that are
 there already are not simulated again: a run may be broken off and gone on with. Delete the folder
-when scheduler or device has changed. `--only` takes the cells whose names begin so. Once none is
-missing, the table goes between two markers of the page, and the plots into the folder `plots`
+when scheduler or device has changed. `--only` takes the cells whose names begin so. What is there
+goes between two markers of the page; the plots, once their cells are there, into the folder `plots`
 beside it.
 """
 
@@ -39,8 +39,8 @@ RATES = {"u0.62": 0.172, "u0.30": 0.058, "u0.11": 0.0185}
 CAPS = {"u0.62": (4, 8, 16, 32, 64), "u0.30": (4, 8, 16, 32), "u0.11": (4, 8, 16, 32)}
 BACKLOG, CHUNK, ITL_S, DUE = 400, 512, 0.009, 0.85
 REQUESTS, FEW, ALONE = 500, 160, 520
-SHOWN = ("tiered", "cap4", "cap16", "cap64", "fcfs")
-"""Cells of u = 0.62 that are in the plots."""
+SHOWN_AT, SHOWN = "u0.62", ("tiered", "cap4", "cap16", "cap64", "fcfs")
+"""Cells that are in the plots."""
 
 Run = tuple[Cell, int]  # and how many requests of the trace
 
@@ -89,7 +89,7 @@ def read(folder: Path) -> Figures:
 
 
 def table(found: Figures) -> Iterator[str]:
-    """In Markdown, all cells needed."""
+    """In Markdown: the rows of the cells there are, which need batch alone and realtime alone."""
     alone = batch_rate(found["batch"])
     yield f"Batch alone gets {alone:,.0f} tokens/s."
     yield ""
@@ -98,7 +98,7 @@ def table(found: Figures) -> Iterator[str]:
         "| batch tokens/s, of alone (due) | batch preempted |"
     )
     yield "|---|---|---|---|---|---|"
-    for group in RATES:
+    for group in (group for group in RATES if f"{group}-alone" in found):
         u = found[f"{group}-alone"]["figures"]["busy"]
         due = DUE * (1 - u)
         for name, cell in found.items():
@@ -144,12 +144,9 @@ def milliseconds(seconds: float) -> str:
 
 def draw(found: Figures, folder: Path) -> None:
     """Both plots."""
-    shown = [found[f"u0.62-{kind}"] for kind in SHOWN]
+    shown = [found[f"{SHOWN_AT}-{kind}"] for kind in SHOWN]
     (folder / "flood-trade.svg").write_text(plots.drawing(plots.trade(shown)))
-    with_alone = [
-        found["u0.62-alone"],
-        *(found[f"u0.62-{kind}"] for kind in SHOWN if kind != "cap4"),
-    ]
+    with_alone = [found[f"{SHOWN_AT}-alone"], *(c for c in shown if c["settings"]["backlog"] != 4)]
     (folder / "flood-ttft.svg").write_text(plots.drawing(plots.ttft(with_alone)))
 
 
@@ -182,9 +179,11 @@ def main() -> None:
             print(line, flush=True)
     found = read(args.out)
     if missing := [name for name in runs() if name not in found]:
-        sys.exit(f"the page is not written, cells are missing: {', '.join(missing)}")
-    write(args.page, table(found))
-    draw(found, args.page.parent / "plots")
+        print(f"still to be simulated: {', '.join(missing)}", file=sys.stderr)
+    if "batch" in found:
+        write(args.page, table(found))
+    if all(f"{SHOWN_AT}-{kind}" in found for kind in ("alone", *SHOWN)):
+        draw(found, args.page.parent / "plots")
 
 
 if __name__ == "__main__":

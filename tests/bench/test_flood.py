@@ -38,6 +38,16 @@ def test_a_row_for_every_cell_and_what_batch_is_due(found: dict[str, Any]) -> No
     assert "realtime alone" in rows[0] and rows[0].endswith("|  |  |")
 
 
+def test_rows_of_cells_that_are_not_there_are_left_out(found: dict[str, Any]) -> None:
+    some = {name: cell for name, cell in found.items() if not name.startswith("u0.30")}
+    del some["u0.11-weighted"]
+    expected = [line for line in flood.table(found) if not line.startswith("|")]
+    lines = list(flood.table(some))
+    assert [line for line in lines if not line.startswith("|")] == expected
+    others = sum(name.startswith("u0.30") for name in found) + 1
+    assert len(lines) == len(list(flood.table(found))) - others
+
+
 def test_nothing_but_what_is_between_the_markers_is_written(
     found: dict[str, Any], tmp_path: Path
 ) -> None:
