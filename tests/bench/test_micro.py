@@ -24,11 +24,13 @@ def test_everything_is_measured_once_a_round(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(micro, "REPEATS", 2)
     monkeypatch.setattr(micro, "HTTP_S", 0.5)
     monkeypatch.setattr(micro, "FORMATS", ("Q4_1",))
+    monkeypatch.setattr(micro, "RUNNING", 16)
+    monkeypatch.setattr(micro, "WAITING", 50)
     with ThreadPoolExecutor(1) as pool:
         figures = list(micro.all_figures(pool))
     names = [name for name, _ in figures]
     assert names[0] == micro.PACE
-    assert len(set(names)) == len(names) == 10
+    assert len(set(names)) == len(names) == 12
     assert all(figure > 0 for _, figure in figures)
 
 
