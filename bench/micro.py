@@ -3,10 +3,10 @@
     python bench/micro.py [--rounds 8] [--baseline bench/baseline.json] [--save] [--json OUT]
 
 Kernels: a product of 128x768 weights, hot in cache, with 1 and with 64 tokens, in each format.
-Scheduler: `plan()` and `commit()` with 256 running and 10,000 waiting (bench/plan.py), for seats and
-the pool being full, for blocks; a plan is to take less than a millisecond. Block pool: an operation
-on 64 blocks. Events: a token's JSON written, and a token's whole way through the server's event loop
-to a socket (bench/http_overhead.py, 16 streams). What runs Python is measured in CPU time.
+Scheduler: `plan()` and `commit()` with 256 running and 10,000 waiting (bench/plan.py), for seats,
+and with a full pool for blocks; a plan is to take less than a millisecond. Block pool: an operation
+on 64 blocks. Events: a token's JSON written, and a token's whole way through the server's event
+loop to a socket (bench/http_overhead.py, 16 streams). What runs Python is measured in CPU time.
 
 Rounds go through all of them, and a round that neighbours disturbed is left out
 (headway.bench.rounds). A ratio is of a round to a round of the baseline. The first row is a fixed
