@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 
 from headway.core.plan import BlockCopy, Chunk, StepPlan
 from headway.core.types import BlockId, Lane, RequestId
-from headway.executors.torch_ import machine as machine_module
 from headway.executors.torch_.machine import CudaMachine, Launch
 from headway.executors.torch_.pools import Waits, waits
 
@@ -48,6 +47,7 @@ class Stream:
 
     def __init__(self, *_: Any) -> None:
         self.done: set[str] = set()
+        self.sms = range(36)
 
     def wait_event(self, event: Event) -> None:
         """As CUDA's."""
@@ -67,28 +67,63 @@ def current(stream: Stream) -> Iterator[None]:
     yield
 
 
-Splits = dict[int, dict[Lane, Stream]]
+class Partition:
+    """As torch.cuda.green_contexts.SMPartition of PyTorch 2.15 is documented."""
+
+    def __init__(self, sms: range) -> None:
+        self.sms = sms
+        self.sm_count = len(sms)
+
+    @classmethod
+    def from_device(cls, device_id: int | None = None) -> "Partition":
+        """Of an H200, a bit smaller."""
+        assert device_id is None or isinstance(device_id, int)
+        return cls(range(36))
+
+    def split(self, *, num_sms: int) -> "tuple[tuple[Partition, ...], Partition | None]":
+        """The groups, and what remains."""
+        assert num_sms % 8 == 0
+        rest = self.sms[num_sms:]
+        return (Partition(self.sms[:num_sms]),), Partition(rest) if rest else None
+
+
+class Context:
+    """As GreenContext is."""
+
+    def __init__(self, *, sm_partition: Partition) -> None:
+        self._partition = sm_partition
+
+    def Stream(self) -> Stream:  # noqa: N802
+        """On those SMs."""
+        made = Stream()
+        made.sms = self._partition.sms
+        return made
+
+
+def refuses(*_: object, **__: object) -> Partition:
+    """On an older driver."""
+    raise RuntimeError("SM splitting requires CUDA driver and cuda.bindings 13.1+")
 
 
 @pytest.fixture
-def machine_of(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], Splits]], CudaMachine]:
-    """A machine on such streams, its parts made by a function."""
+def machine_of(monkeypatch: pytest.MonkeyPatch) -> Callable[[object], CudaMachine]:
+    """A machine on such streams, with the green contexts that are given."""
     monkeypatch.setattr(torch.cuda, "Stream", Stream)
     monkeypatch.setattr(torch.cuda, "Event", Event)
     monkeypatch.setattr(torch.cuda, "stream", current)
     monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: (0, 0))
 
-    def made(splits: Callable[[], Splits]) -> CudaMachine:
-        monkeypatch.setattr(machine_module, "_splits", lambda _: splits())
-        return CudaMachine(torch.device("cuda"))
+    def made(green: object) -> CudaMachine:
+        monkeypatch.setattr(torch.cuda, "green_contexts", green)
+        return CudaMachine(torch.device("cuda:0"))
 
     return made
 
 
 @pytest.fixture
-def gpu(machine_of: Callable[[Callable[[], Splits]], CudaMachine]) -> CudaMachine:
-    """One that isn't divided."""
-    return machine_of(dict)
+def gpu(machine_of: Callable[[object], CudaMachine]) -> CudaMachine:
+    """One that isn't divided: GreenContext alone is there from PyTorch 2.10 on."""
+    return machine_of(SimpleNamespace(GreenContext=Context))
 
 
 @pytest.mark.parametrize("order", [Waits(*some) for some in product((False, True), repeat=3)])
@@ -124,25 +159,31 @@ def test_launches_stay_one_group_ahead(gpu: CudaMachine, monkeypatch: pytest.Mon
 
 
 def test_lanes_take_the_streams_of_their_parts(
-    machine_of: Callable[[Callable[[], Splits]], CudaMachine],
+    machine_of: Callable[[object], CudaMachine],
 ) -> None:
-    splits = {n: {lane: Stream() for lane in (Lane.PREFILL, Lane.DECODE)} for n in (1, 2, 3)}
-    gpu = machine_of(lambda: splits)
+    gpu = machine_of(SimpleNamespace(SMPartition=Partition, GreenContext=Context))
     assert gpu.units == 4
-    for lane, units, split in ((Lane.PREFILL, 1, 1), (Lane.DECODE, 3, 1), (Lane.DECODE, 1, 3)):
-        with gpu.step(lane, units, Waits(False, False, False)).computing():
-            assert Stream.current is splits[split][lane]
-    with gpu.step(Lane.UNIFIED, 0, Waits(False, False, False)).computing():
-        assert all(Stream.current not in streams.values() for streams in splits.values())
+    none = Waits(False, False, False)
+    for lane, units, sms in (
+        (Lane.PREFILL, 1, range(8)),
+        (Lane.DECODE, 3, range(8, 36)),
+        (Lane.DECODE, 1, range(24, 36)),
+        (Lane.PREFILL, 3, range(24)),
+        (Lane.UNIFIED, 0, range(36)),
+        (Lane.DECODE, 0, range(36)),
+    ):
+        with gpu.step(lane, units, none).computing():
+            assert Stream.current.sms == sms, (lane, units)
 
 
 def test_a_gpu_that_cannot_be_divided_has_one_lane(
-    machine_of: Callable[[Callable[[], Splits]], CudaMachine], caplog: pytest.LogCaptureFixture
+    machine_of: Callable[[object], CudaMachine],
+    gpu: CudaMachine,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
-    def refuses() -> Splits:
-        raise RuntimeError("green contexts need CUDA 13.1")
-
-    assert machine_of(refuses).units == 1
+    assert gpu.units == 1 and not caplog.text
+    refusing = SimpleNamespace(from_device=refuses)
+    assert machine_of(SimpleNamespace(SMPartition=refusing, GreenContext=Context)).units == 1
     assert "13.1" in caplog.text
 
 

@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 
@@ -134,10 +134,11 @@ class CudaMachine:
             splits = {}
         self.units = len(splits) + 1 if splits else 1
         self._memory = torch.cuda.graph_pool_handle()
+        self._splits = splits
         parts = {
             Lane.UNIFIED: {},
-            Lane.PREFILL: {units: streams[Lane.PREFILL] for units, streams in splits.items()},
-            Lane.DECODE: {self.units - n: streams[Lane.DECODE] for n, streams in splits.items()},
+            Lane.PREFILL: {units: split.prefill for units, split in splits.items()},
+            Lane.DECODE: {self.units - units: split.decode for units, split in splits.items()},
         }
         self._lanes = {
             lane: _Streams(
@@ -226,21 +227,27 @@ class _CudaStep:
         self._events[phase] = (begin, end)
 
 
-def _splits(device: torch.device) -> dict[int, dict[Lane, torch.cuda.Stream]]:
-    """By prefill units: the streams of the two lanes on disjoint SMs. Empty where torch can't."""
-    if not hasattr(getattr(torch.cuda, "green_contexts", None), "SMPartition"):
+@dataclass(frozen=True, slots=True)
+class _Split:
+    """Two streams on disjoint SMs. `contexts`: what they belong to, kept as long as they are."""
+
+    prefill: torch.cuda.Stream
+    decode: torch.cuda.Stream
+    contexts: tuple[object, object]
+
+
+def _splits(device: torch.device) -> dict[int, _Split]:
+    """By prefill units. Empty where torch can't."""
+    contexts: Any = getattr(torch.cuda, "green_contexts", None)
+    if not hasattr(contexts, "SMPartition"):
         return {}
-    contexts = torch.cuda.green_contexts
-    sms = torch.cuda.get_device_properties(device).multi_processor_count
+    index = torch.cuda.current_device() if device.index is None else device.index
+    whole = contexts.SMPartition.from_device(index)
     splits = {}
-    for units in range(1, sms // SMS_A_UNIT):
-        prefill, decode = contexts.SMPartition.from_device(device).split(
-            num_sms=[units * SMS_A_UNIT]
-        )
-        splits[units] = {
-            Lane.PREFILL: contexts.GreenContext.create(prefill).Stream(),
-            Lane.DECODE: contexts.GreenContext.create(decode).Stream(),
-        }
+    for units in range(1, whole.sm_count // SMS_A_UNIT):
+        (some,), others = whole.split(num_sms=units * SMS_A_UNIT)
+        made = [contexts.GreenContext(sm_partition=part) for part in (some, others)]
+        splits[units] = _Split(made[0].Stream(), made[1].Stream(), (made[0], made[1]))
     return splits
 
 
