@@ -2,8 +2,8 @@
 
 
 def plot(document: dict[str, object]) -> str:
-    """The SVG of a document of `bench/gpu.py`."""
-    swapped, arranged = document["swap"], document["lanes"]
+    """The SVG of a document of `bench/gpu.py`, of what it holds."""
+    swapped, arranged = _measured(document, "swap"), _measured(document, "lanes")
     panels = [
         (
             "seconds: back from the host (dots), computed again (rings)",
@@ -33,3 +33,9 @@ def plot(document: dict[str, object]) -> str:
                 f'<circle cx="{at[0]:.1f}" cy="{at[1]:.1f}" r="4" fill="{fill}" stroke="#1d6fb8"/>'
             )
     return "\n".join([*parts, "</svg>"]) + "\n"
+
+
+def _measured(document: dict[str, object], part: str) -> list[dict[str, float]]:
+    """Of the first arrangement that got there."""
+    of_all = document.get(part, {})
+    return next((of_one["measured"] for of_one in of_all.values()), [])

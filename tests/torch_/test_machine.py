@@ -1,5 +1,6 @@
 """A GPU's streams in the order that a step needs, on streams that only note what waits for what."""
 
+import random
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import product
@@ -8,8 +9,6 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 
 from headway.core.plan import BlockCopy, Chunk, StepPlan
 from headway.core.types import BlockId, Lane, RequestId
@@ -216,29 +215,27 @@ def test_a_launch_is_recorded_once_and_played(
     assert len(launched) == 3 and len(played) == 2
 
 
-BLOCKS = st.lists(st.integers(0, 7), max_size=3, unique=True)
-
-
-@given(BLOCKS, BLOCKS, BLOCKS, st.integers(0, 40))
-def test_waits_are_where_blocks_are_shared(
-    left: list[int], came: list[int], table: list[int], start: int
-) -> None:
-    chunks: tuple[Chunk, ...] = ()
-    if start < len(table) * SIZE:
-        blocks = [BlockId(block) for block in table]
-        tokens = [0] * (len(table) * SIZE - start)
-        chunks = (Chunk(RequestId(0), tokens, start, blocks, len(table), True),)
-    plan = StepPlan(
-        0,
-        Lane.UNIFIED,
-        swap_out=tuple(BlockCopy(BlockId(b), BlockId(i)) for i, b in enumerate(left)),
-        swap_in=tuple(BlockCopy(BlockId(b), BlockId(9 + i)) for i, b in enumerate(came)),
-        chunks=chunks,
-    )
-    used = table if chunks else []
-    written = used[start // SIZE :]
-    assert waits(plan, SIZE) == Waits(
-        in_after_out=any(block in left for block in came),
-        compute_after_out=any(block in left for block in written),
-        compute_after_in=any(block in came for block in used),
-    )
+def test_waits_are_where_blocks_are_shared() -> None:
+    rng = random.Random(1)
+    for _ in range(300):
+        left, came, table = (rng.sample(range(8), rng.randrange(4)) for _ in range(3))
+        start = rng.randrange(40)
+        chunks: tuple[Chunk, ...] = ()
+        if start < len(table) * SIZE:
+            blocks = [BlockId(block) for block in table]
+            tokens = [0] * (len(table) * SIZE - start)
+            chunks = (Chunk(RequestId(0), tokens, start, blocks, len(table), True),)
+        plan = StepPlan(
+            0,
+            Lane.UNIFIED,
+            swap_out=tuple(BlockCopy(BlockId(b), BlockId(i)) for i, b in enumerate(left)),
+            swap_in=tuple(BlockCopy(BlockId(b), BlockId(9 + i)) for i, b in enumerate(came)),
+            chunks=chunks,
+        )
+        used = table if chunks else []
+        written = used[start // SIZE :]
+        assert waits(plan, SIZE) == Waits(
+            in_after_out=any(block in left for block in came),
+            compute_after_out=any(block in left for block in written),
+            compute_after_in=any(block in came for block in used),
+        )

@@ -8,6 +8,11 @@ from headway.models.quant import Encoding, dequantize, row_bytes
 from headway.models.types import ModelConfig, Tensor, TensorType, Weights
 
 _ROWS_AT_ONCE = 4096
+_FLOATS = {
+    TensorType.F32: torch.float32,
+    TensorType.F16: torch.float16,
+    TensorType.BF16: torch.bfloat16,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,13 +103,19 @@ class _Maker:
 
 
 def _fill(target: torch.Tensor, tensor: Tensor) -> None:
-    """Dequantise into `target` [rows, cols], some rows at a time."""
+    """Into `target` [rows, cols], some rows at a time. Floats are converted where they go, which is
+    sooner done on a GPU; the others are dequantised on the host."""
     encoding = Encoding[tensor.type.value]
     size = row_bytes(encoding, tensor.cols)
+    floats = _FLOATS.get(tensor.type)
     for start in range(0, tensor.rows, _ROWS_AT_ONCE):
         stop = min(start + _ROWS_AT_ONCE, tensor.rows)
-        values = dequantize(encoding, tensor.data[start * size : stop * size])
-        target[start:stop] = torch.from_numpy(values.reshape(-1, tensor.cols).copy())
+        stored = tensor.data[start * size : stop * size]
+        if floats is None:
+            values = torch.from_numpy(dequantize(encoding, stored).reshape(-1, tensor.cols).copy())
+        else:
+            values = torch.from_numpy(stored.copy()).view(floats).view(-1, tensor.cols)
+        target[start:stop] = values.to(target.device)
 
 
 def parameter_bytes(weights: Weights, dtype: torch.dtype) -> int:
