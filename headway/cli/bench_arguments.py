@@ -3,7 +3,8 @@
 import argparse
 from collections.abc import Callable
 
-from headway.cli.numbers import assignments, count, positive
+from headway.cli.load_arguments import TRACE, add_classes
+from headway.cli.numbers import count, positive
 
 _ENDPOINTS = ("completions", "chat")
 _PRIORITIES = ("service_tier", "priority", "header", "none")
@@ -52,17 +53,11 @@ def _add_serve(parser: argparse.ArgumentParser) -> None:
     )
     load.add_argument(
         "--trace",
-        metavar="FILE|poisson[:RATE]|gamma[:RATE[:CV]]",
+        metavar=TRACE,
         help="open loop too: Azure's CSV, Mooncake's JSON lines, or synthetic",
     )
     load.add_argument("--rate-scale", type=positive, default=1.0, metavar="X", help="of the trace")
-    load.add_argument(
-        "--classes",
-        type=assignments,
-        default={"realtime": 0.2, "standard": 0.5, "batch": 0.3},
-        metavar="CLASS=SHARE[,…]",
-        help="of the trace; default: realtime=0.2,standard=0.5,batch=0.3",
-    )
+    add_classes(load, "of the trace")
     load.add_argument("--prompt", metavar="TOKENS", help="instead of the trace's lengths")
     load.add_argument("--answer", metavar="TOKENS", help="likewise")
     load.add_argument("--seconds", type=positive, default=60.0, metavar="S")

@@ -4,7 +4,8 @@ import argparse
 from collections.abc import Callable
 from typing import TypeVar
 
-from headway.cli.numbers import assignments, count, natural, positive
+from headway.cli.load_arguments import TRACE, add_classes
+from headway.cli.numbers import count, natural, positive
 
 _T = TypeVar("_T")
 
@@ -15,7 +16,7 @@ def add_simulate(parser: argparse.ArgumentParser) -> None:
     load.add_argument(
         "--trace",
         default="poisson",
-        metavar="FILE|poisson[:RATE]|gamma[:RATE[:CV]]",
+        metavar=TRACE,
         help="Azure's CSV, Mooncake's JSON lines, or synthetic; default: poisson",
     )
     load.add_argument("--max-requests", type=count, metavar="N", help="only the first N")
@@ -26,13 +27,7 @@ def add_simulate(parser: argparse.ArgumentParser) -> None:
         metavar="X[,X…]",
         help="arrivals this many times as fast",
     )
-    load.add_argument(
-        "--classes",
-        type=assignments,
-        default={"realtime": 0.2, "standard": 0.5, "batch": 0.3},
-        metavar="CLASS=SHARE[,…]",
-        help="a request's class is drawn with these; default: realtime=0.2,standard=0.5,batch=0.3",
-    )
+    add_classes(load, "a request's class is drawn with these")
     load.add_argument(
         "--backlog",
         type=_several(natural),
