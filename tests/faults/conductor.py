@@ -110,8 +110,8 @@ class SlowStep:
 
     def __init__(self, executor: Executor, plan: StepPlan, masks: Masks, delay_s: float) -> None:
         self._pieces = (
-            replace(plan, swap_in=(), chunks=(), closes=()),
-            replace(plan, swap_out=(), opens=(), chunks=(), closes=()),
+            replace(plan, swap_in=(), chunks=(), closes=(), kept=0),
+            replace(plan, swap_out=(), opens=(), chunks=(), closes=(), kept=0),
             replace(plan, swap_out=(), swap_in=(), opens=()),
         )
         self._executor = executor
