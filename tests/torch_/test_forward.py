@@ -3,7 +3,7 @@ are padded to a few sizes, and a step stops between two groups of layers."""
 
 import threading
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
@@ -15,7 +15,7 @@ from headway.core.types import BlockId, Lane, RequestId
 from headway.errors import ConfigError
 from headway.executors.torch_.attention import GatheredAttention
 from headway.executors.torch_.executor import TorchExecutor
-from headway.executors.torch_.forward import Forward, padded_sizes
+from headway.executors.torch_.forward import Course, Forward, padded_sizes
 from headway.executors.torch_.machine import CpuMachine, Launch
 from headway.executors.torch_.model import Transformer
 from headway.executors.torch_.options import TorchOptions
@@ -55,6 +55,26 @@ def chunk(request: int, start: int, count: int, sample: bool = True) -> Chunk:
     """On blocks of its own."""
     blocks = [BlockId(8 * request + i) for i in range(8)]
     return Chunk(RequestId(request), tokens(count, seed=request), start, blocks, 8, sample)
+
+
+def course(recorded: bool = False) -> Course:
+    """Of a step that nobody interrupts."""
+    return Course(recorded, 0, threading.Event(), lambda: None)
+
+
+@dataclass
+class StopsAfter:
+    """Interrupts a step once so many groups of layers were launched."""
+
+    groups: int
+    course: Course
+    count: int = 0
+
+    def __call__(self) -> None:
+        """A group more."""
+        self.count += 1
+        if self.count == self.groups:
+            self.course.stop.set()
 
 
 class Watching(TorchDispatchMode):  # type: ignore[misc]
@@ -112,11 +132,11 @@ def test_nothing_in_a_step_waits_for_the_device(steps: int) -> None:
         chunks = [*chunks[: sequences // 2], *(chunk(i, 30, 1) for i in range(sequences // 2, 6))]
         with Watching() as watching:
             for _ in range(steps):
-                logits = forward.logits(chunks, False, threading.Event(), lambda: None)
+                logits = forward.logits(chunks, course()).logits
         assert watching.waits == []
         copies.append(watching.uploads)
     assert copies == [steps, steps]
-    assert logits is not None
+    assert len(logits) == 6
 
 
 def test_sampling_waits_for_the_device_once() -> None:
@@ -175,16 +195,13 @@ def test_padded_steps_give_the_logits_of_others() -> None:
         [chunk(i, 11 + i, 1) for i in (2, 0)],
         [chunk(3, 13, 1)],
     ):
-        found = [
-            one.logits(steps, True, threading.Event(), lambda: None) for one in (plain, padded)
-        ]
-        assert found[0] is not None and found[1] is not None
+        found = [one.logits(steps, course(recorded=True)).logits for one in (plain, padded)]
         assert found[0].shape == found[1].shape
         assert torch.allclose(*found, atol=1e-5)
     assert machine.launched == 3, "decode steps were not padded"
     alone = [chunk(0, 12, 1, sample=False)]
-    assert padded.logits(alone, True, threading.Event(), lambda: None) is not None
-    assert padded.logits([chunk(3, 14, 1)], False, threading.Event(), lambda: None) is not None
+    padded.logits(alone, course(recorded=True))
+    padded.logits([chunk(3, 14, 1)], course())
     assert machine.launched == 3
 
 
@@ -221,7 +238,7 @@ def test_a_device_that_cannot_record_goes_on(caplog: pytest.LogCaptureFixture) -
     forward = make_forward(TorchOptions(invariant=False))
     forward.record(Refusing(), 4)
     assert "not permitted" in caplog.text
-    assert forward.logits([chunk(0, 0, 1)], True, threading.Event(), lambda: None) is not None
+    assert len(forward.logits([chunk(0, 0, 1)], course(recorded=True)).logits) == 1
 
 
 def test_sizes_are_few_and_near() -> None:
@@ -239,16 +256,29 @@ def test_bits_that_must_not_depend_on_neighbours_are_not_padded() -> None:
 @pytest.mark.parametrize("invariant", [True, False])
 def test_a_step_stops_between_two_groups_of_layers(invariant: bool) -> None:
     forward = make_forward(TorchOptions(invariant=invariant, layers_a_launch=2))
-    stop, groups = threading.Event(), 0
+    stopping = course()
+    groups = StopsAfter(2, stopping)
+    assert forward.logits([chunk(0, 0, 12)], replace(stopping, launched=groups)).interrupted
+    assert groups.count == 2, "six layers are three groups"
+    stopping.stop.clear()
+    assert not forward.logits([chunk(0, 0, 12)], replace(stopping, launched=groups)).interrupted
+    assert groups.count == 5
 
-    def launched() -> None:
-        nonlocal groups
-        groups += 1
-        if groups == 2:
-            stop.set()
 
-    assert forward.logits([chunk(0, 0, 12)], False, stop, launched) is None
-    assert groups == 2, "six layers are three groups"
-    stop.clear()
-    assert forward.logits([chunk(0, 0, 12)], False, stop, launched) is not None
-    assert groups == 5
+@pytest.mark.parametrize("invariant", [True, False])
+@pytest.mark.parametrize("kept", [1, 2, 3])
+def test_kept_chunks_end_with_the_logits_of_others(invariant: bool, kept: int) -> None:
+    """A decode row among them, which stands before the others' rows in the batch."""
+    options = TorchOptions(invariant=invariant, layers_a_launch=2)
+    whole, stopped = make_forward(options), make_forward(options)
+    chunks = [chunk(1, 0, 12), chunk(0, 20, 1), chunk(2, 0, 7), chunk(3, 5, 1), chunk(4, 0, 20)]
+    for forward in (whole, stopped):
+        forward.logits([chunk(0, 0, 20), chunk(3, 0, 5)], course())
+    expected = whole.logits(chunks, course()).logits
+    stopping = replace(course(), kept=kept)
+    got = stopped.logits(chunks, replace(stopping, launched=StopsAfter(1, stopping)))
+    assert got.interrupted
+    assert torch.allclose(got.logits, expected[:kept], atol=1e-5)
+    every = stopped.logits(chunks, replace(stopping, kept=len(chunks)))
+    assert not every.interrupted, "nothing is left to stop"
+    assert torch.allclose(every.logits, expected, atol=1e-5)

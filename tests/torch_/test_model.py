@@ -105,6 +105,28 @@ def test_one_batch_gives_the_tokens_of_tiles() -> None:
     assert answers[0] == answers[1]
 
 
+@pytest.mark.parametrize("dtype", ["bf16", "fp16"])
+@pytest.mark.parametrize("name", ALL)
+def test_half_precision_is_near(name: str, dtype: str) -> None:
+    """Chunk by chunk, then a row that decodes."""
+    weights, prompt = MODELS[name], tokens(41)
+    capacity = make_capacity(kv_blocks=8, max_seqs=2, max_step_tokens=64, max_model_len=64)
+    half = TorchExecutor(weights, capacity, TorchOptions(dtype=dtype, invariant=False))
+    opens = (Open(RequestId(0), prompt, SamplingSpec(logprobs=weights.config.vocab)),)
+    blocks = [BlockId(i) for i in (4, 1, 6)]
+    for step, (start, end) in enumerate(((0, 23), (23, 40), (40, 41))):
+        chunk = Chunk(RequestId(0), prompt[start:end], start, blocks, 3, end == 41)
+        plan = StepPlan(step, Lane.UNIFIED, opens if step == 0 else (), chunks=(chunk,))
+        sampled = half.submit(plan, {}).result(60).sampled
+    half.close()
+    assert sampled[0].logprobs is not None
+    got = np.array([value for _, value in sorted(sampled[0].logprobs.top)])
+    expected = Reference(weights, quantised=False).forward(list(prompt))[-1]
+    got, expected = got - got.mean(), expected - expected.mean()
+    cosine = got @ expected / np.linalg.norm(got) / np.linalg.norm(expected)
+    assert cosine > (0.999 if dtype == "bf16" else 0.99999)
+
+
 def test_philox_is_that_of_random123() -> None:
     """Known answers of the paper's implementation, for a zero and an all-ones key and counter."""
     ones = (1 << 64) - 1

@@ -21,7 +21,7 @@ from headway.core.types import Lane, RequestId
 from headway.errors import ExecutorError
 from headway.executors.rules import check_plan
 from headway.executors.torch_.attention import Attention, GatheredAttention, attention_for
-from headway.executors.torch_.forward import Forward
+from headway.executors.torch_.forward import Computed, Course, Forward
 from headway.executors.torch_.machine import StepStreams, machine_for
 from headway.executors.torch_.model import Transformer
 from headway.executors.torch_.options import TorchOptions, check_capacity
@@ -91,13 +91,13 @@ class TorchExecutor:
             self._open(plan)
         except ExecutorError as error:
             future.set_exception(error)
-            return TorchStep(plan.step, future, stop, plan.kept)
+            return TorchStep(plan.step, future, stop)
         thread = self._threads.get(plan.lane)
         if thread is None:
             name = f"torch-{plan.lane.name.lower()}"
             thread = self._threads[plan.lane] = ThreadPoolExecutor(1, thread_name_prefix=name)
         ended = thread.submit(self._run, plan, dict(masks), stop)
-        return TorchStep(plan.step, ended, stop, plan.kept)
+        return TorchStep(plan.step, ended, stop)
 
     def close(self) -> None:
         """Free threads and memory; idempotent. Steps in flight end first."""
@@ -137,34 +137,37 @@ class TorchExecutor:
             if plan.swap_in:
                 with step.copying_in():
                     self._pools.copy_in(plan.swap_in)
-            sampled: list[Chosen] | None = []
+            chosen: list[Chosen] = []
+            interrupted = False
             if plan.chunks:
                 with step.computing():
-                    sampled = self._compute(plan, masks, stop, step)
+                    chosen, interrupted = self._compute(plan, masks, stop, step)
             timing = step.ended()
-        if sampled is None:
-            return StepResult(plan.step, timing=timing, interrupted=True)
-        return StepResult(plan.step, *_told(plan.chunks, sampled), timing)
+        told = _told(plan.computed(interrupted), chosen)
+        return StepResult(plan.step, *told, timing, interrupted)
 
     def _compute(
         self, plan: StepPlan, masks: Masks, stop: threading.Event, step: StepStreams
-    ) -> list[Chosen] | None:
-        """What each sampling chunk chose; None if the step was interrupted."""
+    ) -> tuple[list[Chosen], bool]:
+        """What each sampling chunk chose, of those kept if the step was interrupted, and whether it
+        was."""
         for chunk in plan.chunks:
             self._states[chunk.request].computed(chunk.start, chunk.tokens)
-        recorded = plan.lane is Lane.UNIFIED
-        logits = self._forward.logits(plan.chunks, recorded, stop, step.group_launched)
-        if logits is None:
-            return None
+        course = Course(plan.lane is Lane.UNIFIED, plan.kept, stop, step.group_launched)
+        computed = self._forward.logits(plan.chunks, course)
+        return self._chosen(computed, plan, masks), computed.interrupted
+
+    def _chosen(self, computed: Computed, plan: StepPlan, masks: Masks) -> list[Chosen]:
         sampling = [
             Row(
                 self._states[chunk.request],
                 chunk.start + len(chunk.tokens) - 1,
                 masks.get(chunk.request),
             )
-            for chunk in plan.chunks
+            for chunk in plan.computed(computed.interrupted)
             if chunk.sample
         ]
+        logits = computed.logits
         if not sampling:
             return []
         top = most_logprobs(sampling)
@@ -181,7 +184,6 @@ class TorchStep:
     step: int
     future: "Future[StepResult]"
     stop: threading.Event
-    kept: int
 
     def result(self, timeout_s: float | None = None) -> StepResult:
         """Wait for the step. Raises ExecutorError if it failed as a whole, TimeoutError if the
@@ -198,10 +200,9 @@ class TorchStep:
         return self.future.done()
 
     def interrupt(self) -> None:
-        """Ask the step to stop before its next group of layers; it may still end normally, and does
-        where the plan keeps chunks."""
-        if not self.kept:
-            self.stop.set()
+        """Ask the step to go on from its next group of layers with what it keeps, or to stop there;
+        it may still end normally."""
+        self.stop.set()
 
 
 def _records(options: TorchOptions, device: torch.device, attention: Attention) -> bool:

@@ -73,7 +73,7 @@ class Layout:
 
 def together(chunks: Sequence[Chunk], layout: Layout) -> Rows:
     """All chunks in one batch, those of one token first."""
-    order = sorted(chunks, key=lambda chunk: len(chunk.tokens) > 1)
+    order = _ordered(chunks)
     spans, first, lasts = [], 0, {}
     for chunk in order:
         count = len(chunk.tokens)
@@ -82,6 +82,22 @@ def together(chunks: Sequence[Chunk], layout: Layout) -> Rows:
         lasts[chunk.request] = first - 1
     sampled = [lasts[chunk.request] for chunk in chunks if chunk.sample]
     return _rows([(chunk, 0, len(chunk.tokens)) for chunk in order], spans, sampled, layout)
+
+
+def rows_of(chunks: Sequence[Chunk], kept: int) -> list[int]:
+    """Rows of the first `kept` chunks where all are together, in the order that they have alone."""
+    names = {chunk.request for chunk in chunks[:kept]}
+    rows: list[int] = []
+    first = 0
+    for chunk in _ordered(chunks):
+        if chunk.request in names:
+            rows += range(first, first + len(chunk.tokens))
+        first += len(chunk.tokens)
+    return rows
+
+
+def _ordered(chunks: Sequence[Chunk]) -> list[Chunk]:
+    return sorted(chunks, key=lambda chunk: len(chunk.tokens) > 1)
 
 
 def tiles(chunk: Chunk, layout: Layout) -> Iterator[Rows]:
