@@ -81,10 +81,9 @@ static inline const int16_t* widen(const QuantActs& acts, int64_t groups, int64_
   return wide;
 }
 
-// `out` points at the element of the first token and the first row of the first panel.
 template <class Path, WeightType kType>
 static void multiply_typed(const PackedMatrix& weights, const QuantActs& acts, Range tokens,
-                           Range panels, float* out, int64_t ld, Store how) {
+                           Range panels, const Rows& out, Store how) {
   constexpr int64_t kMax = Path::template max_tile<kType>();
   alignas(64) float acc[kMax * kPanel];
   const int64_t block = block_tokens(weights.cols(), kMax);
@@ -102,8 +101,10 @@ static void multiply_typed(const PackedMatrix& weights, const QuantActs& acts, R
         tile_of<Path, kType>(size, std::make_index_sequence<kMax>())(
             tile_args(weights, acts, p, begin, acc, i == 0,
                       wide == nullptr ? nullptr : wide + (begin - first) * kGroup, count));
-        float* at = out + (begin - tokens.begin) * ld + (p - panels.begin) * kPanel;
-        for (int64_t t = 0; t < size; ++t) store_row(acc + t * kPanel, columns, at + t * ld, how);
+        float* at = panel_of(out, p - panels.begin) + (begin - tokens.begin) * out.ld;
+        for (int64_t t = 0; t < size; ++t) {
+          store_row(acc + t * kPanel, columns, at + t * out.ld, how);
+        }
       }
     }
   }
@@ -111,17 +112,17 @@ static void multiply_typed(const PackedMatrix& weights, const QuantActs& acts, R
 
 template <class Path>
 static void multiply(const PackedMatrix& weights, const QuantActs& acts, Range tokens, Range panels,
-                     float* out, int64_t ld, Store how) {
+                     const Rows& out, Store how) {
   with_type(weights.type(), [&](auto type) {
-    multiply_typed<Path, type.value>(weights, acts, tokens, panels, out, ld, how);
+    multiply_typed<Path, type.value>(weights, acts, tokens, panels, out, how);
   });
 }
 
 template <class Path>
 static void gemm(const PackedMatrix& weights, const QuantActs& acts, Range tokens, Range panels,
                  float* out, int64_t ld, Store how) {
-  multiply<Path>(weights, acts, tokens, panels, out + tokens.begin * ld + panels.begin * kPanel, ld,
-                 how);
+  const Rows rows{out + tokens.begin * ld + panels.begin * kPanel, ld, 0};
+  multiply<Path>(weights, acts, tokens, panels, rows, how);
 }
 
 template <class Path>

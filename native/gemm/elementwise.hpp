@@ -59,30 +59,39 @@ static inline void store_row(const float* acc, int64_t columns, float* out, Stor
   for (int64_t c = 0; c < columns; ++c) out[c] = how == Store::add ? out[c] + acc[c] : acc[c];
 }
 
+// Where the products of a range of panels go, the first row being that of the first token.
+struct Rows {
+  float* first;
+  int64_t ld;
+  int64_t pair;  // 0: panels side by side; else an odd one is this far from the one before it
+};
+
+// Where panel i of the range begins.
+static inline float* panel_of(const Rows& rows, int64_t i) {
+  return rows.first + (rows.pair == 0 ? i * kPanel : i / 2 * kPanel + i % 2 * rows.pair);
+}
+
 using Multiply = void (*)(const PackedMatrix&, const QuantActs&, Range tokens, Range panels,
-                          float* out, int64_t ld, Store);
+                          const Rows& out, Store);
 using SiluMul = void (*)(const float* gate, const float* up, const QuantActs&, int64_t token,
                          Range groups);
 
-// Kernels::swiglu over a path's own functions: one group of outputs (four panels: gate, up, gate,
-// up) for a block of tokens at a time, so that gate and up never leave the L1 cache.
+// Kernels::swiglu over a path's own functions: one group of outputs for a block of tokens at a time,
+// so that gate and up never leave the L1 cache. Its four panels (gate, up, gate, up) are asked for
+// at once: what a path prepares for a call serves them all.
 static inline void swiglu_by_blocks(Multiply multiply, SiluMul silu_mul,
                                     const PackedMatrix& gate_up, const QuantActs& acts,
                                     Range tokens, Range groups, const QuantActs& out) {
   constexpr int64_t kBlockTokens = 64;
-  alignas(64) float gate[kBlockTokens * kGroup];
-  alignas(64) float up[kBlockTokens * kGroup];
-  float* const parts[] = {gate, up, gate + kPanel, up + kPanel};
+  alignas(64) float both[2][kBlockTokens * kGroup];
+  const Rows rows{both[0], kGroup, kBlockTokens * kGroup};
   for (int64_t t = tokens.begin; t < tokens.end; t += kBlockTokens) {
     const int64_t end = min_of(t + kBlockTokens, tokens.end);
     for (int64_t g = groups.begin; g < groups.end; ++g) {
-      for (int64_t p = 0; p < 4; ++p) {
-        const Range panel{4 * g + p, 4 * g + p + 1};
-        multiply(gate_up, acts, {t, end}, panel, parts[p], kGroup, Store::assign);
-      }
+      multiply(gate_up, acts, {t, end}, {4 * g, 4 * g + 4}, rows, Store::assign);
       for (int64_t i = t; i < end; ++i) {
         const int64_t at = (i - t) * kGroup;
-        silu_mul(gate + at, up + at, out, i, {g, g + 1});
+        silu_mul(both[0] + at, both[1] + at, out, i, {g, g + 1});
       }
     }
   }

@@ -109,10 +109,9 @@ void store(const float* acc, int64_t columns, float* out, Store how) {
   for (int64_t c = 0; c < columns; ++c) out[c] = how == Store::add ? out[c] + acc[c] : acc[c];
 }
 
-// `out` points at the element of the first token and the first row of the first panel.
 template <WeightType kType>
 void multiply(const PackedMatrix& weights, const QuantActs& acts, Range tokens, Range panels,
-              float* out, int64_t ld, Store how) {
+              const Rows& out, Store how) {
   const int64_t groups = weights.groups();
   UnpackedGroup group;
   for (int64_t p = panels.begin; p < panels.end; ++p) {
@@ -125,33 +124,33 @@ void multiply(const PackedMatrix& weights, const QuantActs& acts, Range tokens, 
         for (int64_t i = 0; i < tile; ++i) accumulate<kType>(group, acts, t + i, g, acc[i]);
       }
       for (int64_t i = 0; i < tile; ++i) {
-        store(acc[i], columns, out + (t + i - tokens.begin) * ld + (p - panels.begin) * kPanel,
-              how);
+        float* at = panel_of(out, p - panels.begin) + (t + i - tokens.begin) * out.ld;
+        store(acc[i], columns, at, how);
       }
     }
   }
 }
 
 void multiply_any(const PackedMatrix& weights, const QuantActs& acts, Range tokens, Range panels,
-                  float* out, int64_t ld, Store how) {
+                  const Rows& out, Store how) {
   switch (weights.type()) {
     case WeightType::q4_0:
-      return multiply<WeightType::q4_0>(weights, acts, tokens, panels, out, ld, how);
+      return multiply<WeightType::q4_0>(weights, acts, tokens, panels, out, how);
     case WeightType::q4_1:
-      return multiply<WeightType::q4_1>(weights, acts, tokens, panels, out, ld, how);
+      return multiply<WeightType::q4_1>(weights, acts, tokens, panels, out, how);
     case WeightType::q8_0:
-      return multiply<WeightType::q8_0>(weights, acts, tokens, panels, out, ld, how);
+      return multiply<WeightType::q8_0>(weights, acts, tokens, panels, out, how);
     case WeightType::q4_k:
-      return multiply<WeightType::q4_k>(weights, acts, tokens, panels, out, ld, how);
+      return multiply<WeightType::q4_k>(weights, acts, tokens, panels, out, how);
     case WeightType::q6_k:
-      return multiply<WeightType::q6_k>(weights, acts, tokens, panels, out, ld, how);
+      return multiply<WeightType::q6_k>(weights, acts, tokens, panels, out, how);
   }
 }
 
 void gemm(const PackedMatrix& weights, const QuantActs& acts, Range tokens, Range panels,
           float* out, int64_t ld, Store how) {
-  multiply_any(weights, acts, tokens, panels, out + tokens.begin * ld + panels.begin * kPanel, ld,
-               how);
+  const Rows rows{out + tokens.begin * ld + panels.begin * kPanel, ld, 0};
+  multiply_any(weights, acts, tokens, panels, rows, how);
 }
 
 void quantize_group(const float* x, const QuantActs& out, int64_t token, int64_t g) {

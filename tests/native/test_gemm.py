@@ -218,8 +218,9 @@ def test_a_token_that_is_not_finite_stays_alone(
 
 
 @all_paths
-def test_swiglu_equals_its_parts(rng: np.random.Generator, isa: _native.Isa) -> None:
-    matrix = random_matrix(rng, "Q4_1", 192, 160, scale=0.02)
+@pytest.mark.parametrize("name", ["Q4_1", "Q8_0"])
+def test_swiglu_equals_its_parts(rng: np.random.Generator, name: str, isa: _native.Isa) -> None:
+    matrix = random_matrix(rng, name, 192, 160, scale=0.02)
     gate, up = matrix.blocks[:96].ravel(), matrix.blocks[96:].ravel()
     acts = _native.quantize(isa, rng.normal(size=(131, 160)).astype(np.float32))
     both = product(isa, matrix.pack(), acts)
