@@ -249,6 +249,8 @@ def main() -> None:
     end_s = time.monotonic() + settings.seconds
     faulthandler.dump_traceback_later(0.9 * settings.seconds, exit=True)
     gpu = settings.device != "cpu"
+    if gpu:
+        torch.cuda.set_device(settings.device)
     document: dict[str, object] = {
         "machine": {
             "device": torch.cuda.get_device_name(settings.device) if gpu else "cpu",

@@ -1,6 +1,7 @@
 """Paged attention behind one small protocol."""
 
 import logging
+from contextlib import nullcontext
 from importlib.util import find_spec
 from typing import Protocol
 
@@ -51,30 +52,31 @@ class GatheredAttention:
 def _single(
     q: torch.Tensor, kv: torch.Tensor, tables: torch.Tensor, positions: torch.Tensor
 ) -> torch.Tensor:
-    """q [sequences, heads, head_dim]."""
+    """q [sequences, heads, head_dim]. Heads that share keys go as rows of one head."""
     longest = tables.shape[1] * kv.shape[2]
     seen = torch.arange(longest, device=q.device) <= positions[:, None]
     gathered = kv[tables]  # [sequences, blocks, 2, size, kv_heads, head_dim]
     gathered = gathered.transpose(1, 2).flatten(2, 3)  # [sequences, 2, longest, …]
     gathered = torch.where(seen[:, None, :, None, None], gathered, 0)
     k, v = gathered[:, 0].transpose(1, 2), gathered[:, 1].transpose(1, 2)
-    out = functional.scaled_dot_product_attention(
-        q[:, :, None], k, v, attn_mask=seen[:, None, None], enable_gqa=True
-    )
-    return out[:, :, 0]
+    grouped = q.view(q.shape[0], k.shape[1], -1, q.shape[2])
+    mask = seen[:, None, None]
+    return functional.scaled_dot_product_attention(grouped, k, v, attn_mask=mask).view(q.shape)
 
 
 def _span(
     q: torch.Tensor, kv: torch.Tensor, table: torch.Tensor, span: Span, positions: torch.Tensor
 ) -> torch.Tensor:
-    """q [count, heads, head_dim]."""
+    """q [count, heads, head_dim]. Keys are repeated for the heads that share them: with
+    `enable_gqa` PyTorch may fall back on a kernel that holds all scores at once."""
     whole = -(-(span.start + span.count) // kv.shape[2])
     gathered = kv[table[:whole]].transpose(0, 1).flatten(1, 2)  # [2, tokens, kv_heads, dim]
     gathered[:, span.end :].zero_()
+    gathered = gathered.repeat_interleave(q.shape[1] // kv.shape[3], dim=2)
     k, v = gathered[0].transpose(0, 1), gathered[1].transpose(0, 1)
     seen = torch.arange(k.shape[1], device=q.device) <= positions[:, None]
     out = functional.scaled_dot_product_attention(
-        q.transpose(0, 1)[None], k[None], v[None], attn_mask=seen[None, None], enable_gqa=True
+        q.transpose(0, 1)[None], k[None], v[None], attn_mask=seen[None, None]
     )
     return out[0].transpose(0, 1)
 
@@ -101,7 +103,8 @@ def attention_for(
     paged = PagedAttention(_programs(device))
     if name == "auto":
         try:
-            error = difference(paged, shape, block_size, dtype, device)
+            with torch.cuda.device(device) if device.type == "cuda" else nullcontext():
+                error = difference(paged, shape, block_size, dtype, device)
         except Exception as failure:  # a compiler's or a driver's, of whatever kind
             _LOG.warning("paged attention does not run here, gathered is used: %r", failure)
             return GatheredAttention()
