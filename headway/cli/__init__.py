@@ -5,16 +5,17 @@ import sys
 from collections.abc import Sequence
 from importlib import import_module
 
-from headway.cli.arguments import parse
 from headway.errors import HeadwayError
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command line (`sys.argv` by default); the exit status: 0, 2 for a wrong setting, file
     or input, 130 for ctrl-C."""
-    settings = parse(sys.argv[1:] if arguments is None else arguments)
-    command = import_module(f"headway.cli.{settings.command}")
     try:
+        # Importing takes most of a command's start, so ctrl-C may come then too.
+        grammar = import_module("headway.cli.arguments")
+        settings = grammar.parse(sys.argv[1:] if arguments is None else arguments)
+        command = import_module(f"headway.cli.{settings.command}")
         status: int = command.run(settings)
     except HeadwayError as error:
         print(f"headway: {error}", file=sys.stderr)

@@ -9,7 +9,7 @@ from headway.cli.batch_arguments import add_batch
 from headway.cli.bench_arguments import add_bench
 from headway.cli.keys_arguments import add_keys
 from headway.cli.kinds import CLASSES
-from headway.cli.numbers import count, duration
+from headway.cli.numbers import count, duration, natural
 from headway.cli.serve_options import DATA_DIR, ENGINE_OPTIONS, SERVE_OPTIONS
 from headway.cli.settings import add_options
 from headway.cli.simulate_arguments import add_simulate
@@ -126,7 +126,7 @@ def _add_pull(parser: argparse.ArgumentParser) -> None:
 
 def _add_explain(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "step", metavar="STEP", nargs="?", default="latest", help="its number; default: the last"
+        "step", metavar="STEP", nargs="?", type=natural, help="its number; default: the last"
     )
     parser.add_argument("--url", default="http://127.0.0.1:8000", help="the server to ask")
     parser.add_argument("--api-key", help="default: $HEADWAY_API_KEY")

@@ -81,6 +81,8 @@ def _endpoint_of(path: Path) -> str:
             line = stream.readline(_FIRST_LINE_BYTES)
     except OSError as error:
         raise ConfigError(f"{path} can't be read: {error.strerror or error}") from error
+    if not line:
+        raise ConfigError(f"{path} is empty")
     try:
         endpoint = json.loads(line)["url"]
     except (ValueError, KeyError, TypeError):

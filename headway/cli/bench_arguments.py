@@ -29,7 +29,7 @@ def add_bench(
 
 
 def _add_serve(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("url", metavar="URL", help="http[s]://HOST[:PORT], without /v1")
+    parser.add_argument("url", metavar="URL", help="http[s]://HOST[:PORT]")
     server = parser.add_argument_group("server")
     server.add_argument("--model", help="its name there; default: the first it lists")
     server.add_argument("--api-key", help="default: $HEADWAY_API_KEY")

@@ -78,7 +78,8 @@ async def _load(
 ) -> tuple[Recording, dict[str, object]]:
     """Run it; what came back, and what to say of the settings."""
     client = Client(
-        settings.url.rstrip("/"), settings.api_key or os.environ.get(API_KEY_VARIABLE, "")
+        settings.url.rstrip("/").removesuffix("/v1"),
+        settings.api_key or os.environ.get(API_KEY_VARIABLE, ""),
     )
     model = settings.model or await _first_model(client)
     dialect = Dialect(model, settings.endpoint, settings.priority, not settings.no_ignore_eos)

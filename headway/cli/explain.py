@@ -51,9 +51,9 @@ def lines(record: Mapping[str, Any]) -> Iterator[str]:
         yield f"  {called(left['request'])} was passed over: {left['reason']}"
 
 
-def _fetch(url: str, step: str, key: str | None) -> Mapping[str, Any]:
+def _fetch(url: str, step: int | None, key: str | None) -> Mapping[str, Any]:
     headers = {"Authorization": f"Bearer {key}"} if key else {}
-    address = f"{url.rstrip('/')}/debug/steps/{step}"
+    address = f"{url.rstrip('/')}/debug/steps/{'latest' if step is None else step}"
     try:
         with urlopen(Request(address, headers=headers), timeout=_TIMEOUT_S) as response:
             record: Mapping[str, Any] = json.load(response)
@@ -61,7 +61,10 @@ def _fetch(url: str, step: str, key: str | None) -> Mapping[str, Any]:
     except HTTPError as error:
         raise ConfigError(_message(error)) from None
     except (URLError, ValueError, OSError) as error:
-        raise ConfigError(f"{address}: {getattr(error, 'reason', error)}") from None
+        reason = getattr(error, "reason", error)
+        raise ConfigError(
+            f"{url} can't be reached: {getattr(reason, 'strerror', None) or reason}"
+        ) from None
 
 
 def _message(error: HTTPError) -> str:

@@ -28,6 +28,7 @@ from headway.simulate.workload import Mix, parse_shares
 def run(settings: argparse.Namespace) -> int:
     """Simulate; 1 if no rate meets `--slo`. Raises ConfigError, ModelError for wrong settings."""
     cells = _cells(settings)
+    _check_outputs(settings)
     trace = load_trace(settings.trace, settings.seed, settings.max_requests)
     jobs = settings.jobs or len(os.sched_getaffinity(0))
     if settings.slo is not None:
@@ -40,6 +41,15 @@ def run(settings: argparse.Namespace) -> int:
             print(line)
     _write(settings, cells, results, trace)
     return 0
+
+
+def _check_outputs(settings: argparse.Namespace) -> None:
+    """Raise ConfigError for a file that can't be written, before anything is simulated."""
+    for path in filter(None, (settings.json, settings.plot)):
+        try:
+            Path(path).touch()
+        except OSError as error:
+            raise ConfigError(f"{path} can't be written: {error.strerror or error}") from error
 
 
 def _cells(settings: argparse.Namespace) -> list[Cell]:

@@ -22,6 +22,8 @@ def run(settings: argparse.Namespace) -> int:
     folder = given or data_folder(os.environ)
     if folder is None:
         raise ConfigError("which folder? Name it with --data-dir")
+    if given is not None and not given.is_dir():
+        raise ConfigError(f"there is no data folder {given}")
     found = UsageBook(folder).since(time.time() - settings.since)
     rows = [_row(line) for line in found]
     if settings.json:

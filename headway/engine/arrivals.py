@@ -89,8 +89,8 @@ def _check_prompt(prompt: Sequence[int], limits: ModelLimits) -> None:
     _check_ids(prompt, limits.vocab_size, "prompt")
     if len(prompt) >= limits.max_model_len:
         raise NeverFitsError(
-            f"The prompt has {len(prompt)} tokens; with room for one more, at most "
-            f"{limits.max_model_len - 1} fit.",
+            f"The prompt has {len(prompt):,} tokens; with room for one more, at most "
+            f"{limits.max_model_len - 1:,} fit.",
             "prompt",
         )
 

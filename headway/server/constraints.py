@@ -143,11 +143,11 @@ def _answer_part(body: AnswerForm) -> tuple[GrammarPart | None, str]:
 
 def _formatted(wanted: ResponseFormat) -> tuple[GrammarPart | None, str]:
     schema = wanted.json_schema
-    if (wanted.type == "json_schema") is not (schema is not None):
-        raise bad_request(
-            "'response_format.json_schema' goes with the type 'json_schema'.",
-            "response_format.json_schema",
-        )
+    param = "response_format.json_schema"
+    if wanted.type == "json_schema" and schema is None:
+        raise bad_request(f"{param!r} is missing.", param, "missing_field")
+    if wanted.type != "json_schema" and schema is not None:
+        raise bad_request(f"{param!r} goes with the type 'json_schema'.", param)
     match wanted.type:
         case "text":
             return None, ""

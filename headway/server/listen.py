@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import errno
 import ipaddress
 import logging
 import signal
@@ -50,7 +51,8 @@ def bind(host: str, port: int) -> socket.socket:
 def _taken(address: tuple[str | int, ...], error: OSError) -> ConfigError:
     host, port = address[:2]
     reason = error.strerror or str(error)
-    return ConfigError(f"can't listen on {host}:{port}: {reason}; try another --port")
+    option = "--host" if error.errno == errno.EADDRNOTAVAIL else "--port"
+    return ConfigError(f"can't listen on {host}:{port}: {reason}; try another {option}")
 
 
 def check_tls(certificate: Path, key: Path) -> None:

@@ -96,13 +96,13 @@ def _explain(errors: list[ErrorDetails]) -> ApiError:
     same = [error for error in errors if error["loc"][0] == first["loc"][0]]
     deepest = max(same, key=lambda error: len(error["loc"]))
     path = [part for part in deepest["loc"] if isinstance(part, int) or not _is_member(part)]
+    if deepest["type"] == "missing":
+        return bad_request(f"{_dotted(path)!r} is missing.", _dotted(path), "missing_field")
     for depth, field in enumerate(path):
         if field in _EXPECTED and len(path) - depth <= 2:
             param = _dotted(path[: depth + 1])
             return bad_request(f"{param!r} {_EXPECTED[field]}.", param)
     param = _dotted(path)
-    if deepest["type"] == "missing":
-        return bad_request(f"{param!r} is missing.", param, "missing_field")
     if deepest["type"] == "too_short":
         return bad_request(f"{param!r} is empty.", param)
     if deepest["type"] == "too_long":

@@ -72,7 +72,9 @@ def read_trace(source: str | Path, seed: int, max_requests: int | None = None) -
             first = next(lines, (1, ""))
             reader = _read_mooncake if first[1].startswith("{") else _read_azure
             records = list(_first(reader(path, first, lines), max_requests))
-    except (OSError, UnicodeDecodeError) as error:
+    except OSError as error:
+        raise ConfigError(f"{source} can't be read: {error.strerror or error}") from error
+    except UnicodeDecodeError as error:
         raise ConfigError(f"trace {source}: {error}") from error
     if not records:
         raise ConfigError(f"trace {source}: holds no requests")

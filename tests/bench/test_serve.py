@@ -181,7 +181,7 @@ def test_a_trace_is_replayed_by_classes(capsys: pytest.CaptureFixture[str]) -> N
     with served() as url:
         flags = ["--classes", "standard=1", "--prompt", "20", "--answer", "3", "--seconds", "1"]
         flags += ["--warmup", "0.1"]
-        assert main(["bench", "serve", url, "--trace", "poisson:20", *flags]) == 0
+        assert main(["bench", "serve", f"{url}/v1", "--trace", "poisson:20", *flags]) == 0
     assert "standard" in capsys.readouterr().out
 
 

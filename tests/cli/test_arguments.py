@@ -2,8 +2,10 @@
 
 import subprocess
 import sys
+from importlib import import_module
 from importlib.metadata import version
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -63,6 +65,13 @@ def status_of(arguments: list[str]) -> int:
         ("serve --data-dir x --no-batches", "--no-batches"),
         ("serve --data-quota 0", "gigabytes"),
         ("serve --port 0 --data-dir /proc/none", "/proc/none"),
+        ("serve --host 192.0.2.1 --api-key x --port 0", "try another --host"),
+        ("batch submit /dev/null", "/dev/null is empty"),
+        ("explain last", "'last'"),
+        (
+            "explain --url http://127.0.0.1:1",
+            "http://127.0.0.1:1 can't be reached: Connection refused",
+        ),
         ("run /no/such/file -o out --model x", "/no/such/file"),
     ],
 )
@@ -75,6 +84,17 @@ def test_what_is_wrong_takes_one_line(
     assert out == ""
     assert err.startswith("headway") and err.count("\n") == 1
     assert reason in err
+
+
+@pytest.mark.parametrize("room", ["arguments", "serve"])
+def test_ctrl_c_while_a_command_is_imported(room: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(name: str) -> ModuleType:
+        if name == f"headway.cli.{room}":
+            raise KeyboardInterrupt
+        return import_module(name)
+
+    monkeypatch.setattr("headway.cli.import_module", interrupted)
+    assert status_of(["serve"]) == 130
 
 
 def test_version(capsys: pytest.CaptureFixture[str]) -> None:

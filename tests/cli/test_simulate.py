@@ -118,6 +118,14 @@ def test_what_is_wrong_takes_one_line_and_status_2(
     assert reason in lines[0]
 
 
+def test_an_output_that_cannot_be_written_is_known_before_the_simulation(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert status_of([*SMALL, "--max-requests", "2", "--plot", "/nowhere/out.svg"]) == 2
+    said = "headway: /nowhere/out.svg can't be written: No such file or directory\n"
+    assert capsys.readouterr() == ("", said)
+
+
 def test_a_malformed_trace_names_its_line(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -31,6 +31,11 @@ def test_tokens_by_tenant_and_class(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert json.loads(line)["class"] == "realtime"
 
 
+def test_a_folder_that_is_not_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["usage", "--data-dir", str(tmp_path / "typo")]) == 2
+    assert capsys.readouterr() == ("", f"headway: there is no data folder {tmp_path / 'typo'}\n")
+
+
 @pytest.mark.parametrize("since", ["7", "x", "-1d", "", "nand"])
 def test_a_time_that_is_none(since: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:

@@ -27,6 +27,12 @@ def test_kinds_of_prompt(prompt: object, prompts: list[bytes]) -> None:
     assert answer["usage"]["prompt_tokens"] == sum(map(len, prompts))
 
 
+def test_a_prompt_that_is_not_there_is_missing() -> None:
+    with live_server(FakeEngine()) as server:
+        error = server.http().post("/v1/completions", json={"model": MODEL}).json()["error"]
+    assert (error["code"], error["param"]) == ("missing_field", "prompt")
+
+
 def test_max_tokens_is_sixteen_unless_given() -> None:
     engine = FakeEngine(Script(b"x" * 40))
     with live_server(engine) as server:

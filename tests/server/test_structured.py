@@ -191,7 +191,12 @@ def test_a_call_or_an_answer_that_fits(house: House) -> None:
     ("fields", "param", "reason"),
     [
         ({"response_format": {"type": "xml"}}, "response_format.type", ""),
-        ({"response_format": {"type": "json_schema"}}, "response_format.json_schema", "goes with"),
+        ({"response_format": {"type": "json_schema"}}, "response_format.json_schema", "missing"),
+        (
+            {"response_format": {"type": "text", "json_schema": {"name": "x"}}},
+            "response_format.json_schema",
+            "goes with",
+        ),
         (
             {"response_format": {"type": "json_schema", "json_schema": {"name": ""}}},
             "response_format.json_schema.name",
