@@ -114,7 +114,7 @@ def machine_of(monkeypatch: pytest.MonkeyPatch) -> Callable[[object], CudaMachin
 
     def made(green: object) -> CudaMachine:
         monkeypatch.setattr(torch.cuda, "green_contexts", green)
-        return CudaMachine(torch.device("cuda:0"))
+        return CudaMachine(torch.device("cuda:0"), True)
 
     return made
 
@@ -162,6 +162,7 @@ def test_lanes_take_the_streams_of_their_parts(
 ) -> None:
     gpu = machine_of(SimpleNamespace(SMPartition=Partition, GreenContext=Context))
     assert gpu.units == 4
+    assert CudaMachine(torch.device("cuda:0"), False).units == 1
     none = Waits(False, False, False)
     for lane, units, sms in (
         (Lane.PREFILL, 1, range(8)),

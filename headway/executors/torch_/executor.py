@@ -50,7 +50,7 @@ class TorchExecutor:
         check_capacity(capacity, options)
         config, dtype = weights.config, options.torch_dtype
         device = torch.device(options.device)
-        self._machine = machine_for(device)
+        self._machine = machine_for(device, options.divided)
         self._capacity = replace(
             capacity,
             max_model_len=min(capacity.max_model_len, config.max_context),

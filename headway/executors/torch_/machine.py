@@ -125,10 +125,10 @@ class CudaMachine:
     there is the unified lane only. Memory bandwidth, L2 and copy engines are shared by all parts.
     """
 
-    def __init__(self, device: torch.device) -> None:
+    def __init__(self, device: torch.device, divided: bool) -> None:
         self._device = device
         try:
-            splits = _splits(device)
+            splits = _splits(device) if divided else {}
         except (RuntimeError, TypeError, AttributeError, ValueError) as error:
             _LOG.warning("this GPU is not divided: %s", error)
             splits = {}
@@ -251,6 +251,6 @@ def _splits(device: torch.device) -> dict[int, _Split]:
     return splits
 
 
-def machine_for(device: torch.device) -> Machine:
-    """The machine of a device."""
-    return CudaMachine(device) if device.type == "cuda" else CpuMachine()
+def machine_for(device: torch.device, divided: bool) -> Machine:
+    """The machine of a device; `divided`: with parts of it, where there can be."""
+    return CudaMachine(device, divided) if device.type == "cuda" else CpuMachine()

@@ -24,6 +24,7 @@ class TorchOptions:
         prompts are long, most for decode rows. For tests, and for who needs it.
     layers_a_launch: layers between two looks at whether the step is interrupted.
     attention: "gathered", "paged", or "auto": paged on a GPU that can.
+    divided: whether parts of a GPU are made at the start, for lanes of their own.
     graphs: "on", "off", or "auto": steps of one token a sequence are padded to a few sizes, and on
         a GPU recorded once and played again; auto does on a GPU with paged attention.
     """
@@ -32,6 +33,7 @@ class TorchOptions:
     dtype: str = "fp32"
     invariant: bool = True
     layers_a_launch: int = 4
+    divided: bool = True
     attention: str = "auto"
     graphs: str = "auto"
 
