@@ -57,7 +57,7 @@ HF ?=
 
 
 help:  ## what there is to make
-	@sed -n 's/^\([a-z-]*\):.*## /make \1\t/p' Makefile | expand -t 17
+	@sed -n 's/^\([a-z-]*\):.*## /make \1\t/p' Makefile | expand -t 18
 
 serve: $(VENV)/.headway  ## the server with the embedded model, on 127.0.0.1:8000
 	@$(BIN)/headway serve $(MODEL) $(ARGS)

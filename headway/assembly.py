@@ -63,9 +63,10 @@ class Sizes:
             value = getattr(self, name)
             if value is not None and type(value) is not int:
                 raise ConfigError(f"{name} must be a whole number, not {value!r}")
-        counts = (self.kv_blocks, self.max_seqs, self.max_step_tokens, self.threads)
-        if any(count is not None and count < 1 for count in (*counts, self.block_size)):
-            raise ConfigError("sizes must be at least 1")
+        for name in ("kv_blocks", "block_size", "max_seqs", "max_step_tokens", "threads"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ConfigError(f"{name} must be at least 1, not {value}")
         for name, most in _MOST.items():
             if (getattr(self, name) or 0) > most:
                 raise ConfigError(f"{name} must be at most {most:,}")
@@ -194,7 +195,7 @@ def native_options(config: ModelConfig, sizes: Sizes) -> NativeOptions:
     wanted_len = sizes.max_model_len or config.max_context
     if wanted_len > config.max_context:
         raise ConfigError(
-            f"a model length of {wanted_len} is beyond this model's {config.max_context}"
+            f"a model length of {wanted_len:,} is beyond this model's {config.max_context:,}"
         )
     step_tokens = sizes.max_step_tokens or max(DEFAULT_STEP_TOKENS, max_seqs + sizes.block_size)
     _require_scratch(config, step_tokens)
@@ -215,7 +216,8 @@ def describe(capacity: Capacity) -> str:
     length = min(capacity.max_model_len, tokens)
     fit = capacity.kv_blocks // blocks_for(length, capacity.block_size)
     sequences = "sequence" if fit == 1 else "sequences"
-    line = f"KV: {capacity.kv_blocks:,} blocks = {tokens:,} tokens = {fit:,} {sequences}"
+    blocks = "block" if capacity.kv_blocks == 1 else "blocks"
+    line = f"KV: {capacity.kv_blocks:,} {blocks} = {tokens:,} tokens = {fit:,} {sequences}"
     line += f" of {length:,}"
     if capacity.host_blocks:
         line += f"; host: {capacity.host_blocks:,} blocks"

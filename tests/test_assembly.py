@@ -83,6 +83,11 @@ def test_sizes_out_of_range_are_refused(sizes: dict[str, int]) -> None:
         Sizes(**sizes)
 
 
+def test_the_size_that_is_out_of_range_is_named() -> None:
+    with pytest.raises(ConfigError, match="max_seqs must be at least 1, not 0"):
+        Sizes(max_seqs=0)
+
+
 @pytest.mark.parametrize("name", Sizes.__slots__)
 @pytest.mark.parametrize("value", ["x", 1.5, True])
 def test_sizes_that_are_no_whole_numbers_are_refused(name: str, value: Any) -> None:

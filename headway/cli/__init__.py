@@ -4,6 +4,7 @@
 import sys
 from collections.abc import Sequence
 from importlib import import_module
+from io import TextIOWrapper
 
 from headway.errors import HeadwayError
 
@@ -11,6 +12,10 @@ from headway.errors import HeadwayError
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command line (`sys.argv` by default); the exit status: 0, 2 for a wrong setting, file
     or input, 130 for ctrl-C."""
+    for stream in (sys.stdout, sys.stderr):
+        # Where a terminal's or pipe's encoding lacks a letter, `…` for one, it is written escaped.
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
     try:
         # Importing takes most of a command's start, so ctrl-C may come then too.
         grammar = import_module("headway.cli.arguments")

@@ -32,6 +32,8 @@ def table(cell: Cell, result: Figures) -> Iterator[str]:
         cells = (service_class.label, *_row(seen))
         widths = (width for _, width in _COLUMNS)
         yield "  " + "".join(text.rjust(w) for text, w in zip(cells, widths, strict=True))
+    if any(seen.cut for seen in result.classes.values()):
+        yield "  -N: so many more ended without their whole answer, or could never fit"
     for service_class, seen in result.classes.items():
         if seen.quartiles:
             yield f"  {service_class.label} TTFT by prompt tokens: {_by_prompt(seen.quartiles)}"

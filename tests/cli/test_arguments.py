@@ -1,5 +1,6 @@
 """The command line: what is wrong is said in one line, with exit status 2."""
 
+import os
 import subprocess
 import sys
 from importlib import import_module
@@ -95,6 +96,14 @@ def test_ctrl_c_while_a_command_is_imported(room: str, monkeypatch: pytest.Monke
 
     monkeypatch.setattr("headway.cli.import_module", interrupted)
     assert status_of(["serve"]) == 130
+
+
+def test_help_where_the_encoding_lacks_a_letter() -> None:
+    command = [sys.executable, "-m", "headway", "serve", "--help"]
+    environment = os.environ | {"PYTHONIOENCODING": "ascii"}
+    done = subprocess.run(command, env=environment, capture_output=True, check=False)
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert b"NAME[,NAME\\u2026]" in done.stdout
 
 
 def test_version(capsys: pytest.CaptureFixture[str]) -> None:

@@ -118,6 +118,15 @@ def test_what_is_wrong_takes_one_line_and_status_2(
     assert reason in lines[0]
 
 
+def test_requests_that_could_never_fit_are_counted_and_said(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert status_of([*SMALL, "--max-requests", "2", "--kv-blocks", "1"]) == 0
+    printed = capsys.readouterr().out
+    assert "0 -1" in printed or "0 -2" in printed
+    assert "could never fit" in printed
+
+
 def test_an_output_that_cannot_be_written_is_known_before_the_simulation(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
