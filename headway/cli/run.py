@@ -4,6 +4,7 @@ import argparse
 import json
 import sys
 from contextlib import ExitStack
+from io import TextIOWrapper
 from pathlib import Path
 from typing import Literal, TextIO
 
@@ -52,8 +53,10 @@ def _answer(settings: argparse.Namespace) -> Summary:
 
 
 def _opened(stack: ExitStack, name: str, mode: Literal["r", "w"], standard: TextIO) -> TextIO:
-    """A text file, or the standard stream for `-`. Raises ConfigError."""
+    """A text file, or the standard stream for `-`, in UTF-8 as JSON is. Raises ConfigError."""
     if name == "-":
+        if isinstance(standard, TextIOWrapper):
+            standard.reconfigure(encoding="utf-8")
         return standard
     try:
         return stack.enter_context(Path(name).open(mode, encoding="utf-8"))

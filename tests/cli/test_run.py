@@ -1,6 +1,7 @@
 """`headway run` on a tiny random model."""
 
 import json
+from io import BytesIO, TextIOWrapper
 from pathlib import Path
 
 import pytest
@@ -42,6 +43,18 @@ def test_a_file_that_is_no_text_takes_one_line(
     out, err = capsys.readouterr()
     assert (out, err.count("\n")) == ("", 1)
     assert "UTF-8" in err
+
+
+def test_standard_output_is_utf_8_whatever_the_locale(
+    model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prompts, raw = tmp_path / "prompts.jsonl", BytesIO()
+    prompts.write_text('{"\N{GLOWING STAR}": 1}\n', encoding="utf-8")
+    out = TextIOWrapper(raw, encoding="ascii")
+    monkeypatch.setattr("sys.stdout", out)
+    assert main(["run", str(prompts), "-o", "-", "--model", model, "--kv-blocks", "64"]) == 1
+    out.flush()
+    assert "\N{GLOWING STAR}" in json.loads(raw.getvalue())["error"]
 
 
 def test_answers_never_overwrite_the_prompts(
