@@ -12,10 +12,13 @@ REALTIME, STANDARD, BATCH = ServiceClass
 def test_every_live_request_is_counted_once() -> None:
     world = world_of()
     world.step = world.planned[Lane.UNIFIED] = 7
-    computing, paused, dropped, copied = (decoding(world, make_request(i, BATCH)) for i in range(4))
-    computing.last_step, paused.last_step = 7, 6
+    residents = [decoding(world, make_request(i, BATCH)) for i in range(6)]
+    computing, dropped, copied = residents[:2], residents[3], residents[4:]
+    for sequence in residents:
+        sequence.last_step = 7 if sequence in computing else 6
     world.preempt(dropped, PreemptKind.RECOMPUTE, Lane.UNIFIED)
-    world.preempt(copied, PreemptKind.SWAP, Lane.UNIFIED)
+    for sequence in copied:
+        world.preempt(sequence, PreemptKind.SWAP, Lane.UNIFIED)
     for i in (10, 11):
         waiting(world, make_request(i, STANDARD))
     leader = waiting(world, make_request(20, REALTIME))
@@ -26,5 +29,5 @@ def test_every_live_request_is_counted_once() -> None:
     assert count_classes(world) == {
         REALTIME: ClassCounts(3, 0, 0, 0),
         STANDARD: ClassCounts(2, 0, 0, 0),
-        BATCH: ClassCounts(1, 1, 1, 1),
+        BATCH: ClassCounts(1, 2, 1, 2),
     }
