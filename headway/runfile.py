@@ -96,6 +96,8 @@ def _parse(line: str) -> Mapping[str, Any]:
         raise InvalidRequestError(f"unknown field {min(unknown)!r}")
     if ("prompt" in body) == ("messages" in body):
         raise InvalidRequestError("a line has either 'prompt' or 'messages'")
+    if not isinstance(body.get("prompt", ""), str | list):
+        raise InvalidRequestError("'prompt' is text or a list of token ids")
     return body
 
 

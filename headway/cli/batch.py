@@ -84,9 +84,10 @@ def _endpoint_of(path: Path) -> str:
     if not line:
         raise ConfigError(f"{path} is empty")
     try:
-        endpoint = json.loads(line)["url"]
-    except (ValueError, KeyError, TypeError):
-        endpoint = None
+        first = json.loads(line)
+    except ValueError as error:
+        raise ConfigError(f"the first line of {path} is not JSON; see --endpoint") from error
+    endpoint = first.get("url") if isinstance(first, dict) else None
     if not isinstance(endpoint, str):
         raise ConfigError(f"the first line of {path} names no 'url'; give one with --endpoint")
     return endpoint

@@ -66,7 +66,11 @@ def test_a_file_that_is_wrong_as_a_whole(rig: BatchRig, tmp_path: Path, capsys: 
     source = tmp_path / "in.jsonl"
     source.write_text("nonsense\n")
     assert run(rig, "submit", str(source)) == 2
-    assert "--endpoint" in capsys.readouterr().err
+    assert "is not JSON; see --endpoint" in capsys.readouterr().err
+    named = tmp_path / "named.jsonl"
+    named.write_text('{"custom_id": "a"}\n')
+    assert run(rig, "submit", str(named)) == 2
+    assert "names no 'url'; give one with --endpoint" in capsys.readouterr().err
     assert run(rig, "submit", str(source), "--endpoint", "/v1/completions", "--wait") == 1
     assert "line 1: The line is not JSON" in capsys.readouterr().err
 

@@ -30,7 +30,7 @@ def test_lines_are_answered_in_order(
     assert first["usage"]["completion_tokens"] <= 3
     assert first["text"].startswith(second["text"])
     assert (second["id"], second["usage"]["completion_tokens"]) == ("b", 2)
-    assert wrong["error"]
+    assert wrong["error"] == "'prompt' is text or a list of token ids"
     assert "2 answered, 1 failed" in capsys.readouterr().err
 
 
