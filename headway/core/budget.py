@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from headway.core.step_model import StepLoad, StepModel
 
+_OWN_MARGIN = 0.05
 _ITL_FACTOR = 1.5
 _TTFT_LEAST_S = 0.2
 _TTFT_STEPS = 8
@@ -28,6 +29,12 @@ class Targets:
     def itl(self, realtime_step_s: float) -> float:
         """Target for the time between tokens, given the realtime-only decode step."""
         return self.itl_s or _ITL_FACTOR * realtime_step_s
+
+    def margin(self, overrun: float) -> float:
+        """How much of that stays free for steps that take longer than predicted by `overrun`, as a
+        share of the rest: as much where the target was given; where it is our own a twentieth at
+        most, for on a shared machine batch would lose all of it."""
+        return overrun if self.itl_s else min(overrun, _OWN_MARGIN)
 
     def max_step(self, realtime_step_s: float) -> float:
         """Longest step while realtime is about: a quarter of the TTFT target."""

@@ -19,7 +19,7 @@ def apply_result(
     now: float,
 ) -> None:
     """Commit a step that ran; an interrupted one commits its copies and the chunks it kept."""
-    _measure(world, plan, under_way, result)
+    _measure(world, plan, under_way, result, now)
     _settle_copies(world, under_way)
     chunks = plan.computed(result.interrupted)
     if result.interrupted and not chunks:
@@ -48,7 +48,9 @@ def apply_failure(world: World, plan: StepPlan, under_way: UnderWay, failure: St
             world.forget_kv(sequence)
 
 
-def _measure(world: World, plan: StepPlan, under_way: UnderWay, result: StepResult) -> None:
+def _measure(
+    world: World, plan: StepPlan, under_way: UnderWay, result: StepResult, now: float
+) -> None:
     timing, measured = result.timing, world.measured
     if plan.swap_out:
         measured.copy_out_s.add(timing.copy_out_s / len(plan.swap_out))
@@ -56,7 +58,8 @@ def _measure(world: World, plan: StepPlan, under_way: UnderWay, result: StepResu
         measured.copy_in_s.add(timing.copy_in_s / len(plan.swap_in))
     if plan.chunks and not result.interrupted:
         model = measured.steps.of(plan.lane, plan.units)
-        model.observe(under_way.load, timing.compute_s, under_way.limited)
+        elapsed_s = now - under_way.planned_s
+        model.observe(under_way.load, timing.compute_s, under_way.limited, elapsed_s)
 
 
 def _settle_copies(world: World, under_way: UnderWay) -> None:

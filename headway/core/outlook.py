@@ -11,6 +11,10 @@ from headway.core.types import Arrangement, Lane, ServiceClass
 
 _SHORTEST_S = 1e-6
 
+_LOWER_APART = 0.5
+"""What split lanes do for classes below realtime counts this much: meanwhile the next realtime
+prompt finds but a part of the units (ADR 0025)."""
+
 
 @dataclass(frozen=True, slots=True)
 class ClassDemand:
@@ -57,8 +61,9 @@ class Forecast:
 class Outlook:
     """Values arrangements for one demand. Lives for one decision.
 
-    A token counts with the seconds it costs on the unified lane. Those of realtime answers count up
-    to the ITL target: beyond it they come soon enough, and nothing is won by coming sooner. Steps
+    A token counts with the seconds it costs on the unified lane; of classes below realtime it
+    counts half where lanes are split. Those of realtime answers count up to the ITL target: beyond
+    it they come soon enough, and nothing is won by coming sooner. Steps
     are valued at that target even where none was given and realtime's prompts may make one lane's
     longer: what arrangements do within it is compared (ADR 0021).
     """
@@ -83,15 +88,16 @@ class Outlook:
         limit_s = min(self._itl_s, self._max_step_s) if realtime.rows else float("inf")
         if not arrangement.split:
             both = self._step(Lane.UNIFIED, 0, limit_s)
-            return self._forecast(both, both)
+            return self._forecast(both, both, 1.0)
         decode = self._step(Lane.DECODE, arrangement.decode_units, limit_s)
         prefill = self._step(Lane.PREFILL, arrangement.prefill_units, self._max_step_s)
-        return self._forecast(decode, prefill)
+        return self._forecast(decode, prefill, _LOWER_APART)
 
-    def _forecast(self, decode: "_Step", prefill: "_Step") -> Forecast:
+    def _forecast(self, decode: "_Step", prefill: "_Step", lower_worth: float) -> Forecast:
         rank = ServiceClass.REALTIME
+        worth = {one: 1.0 if one is rank else lower_worth for one in ServiceClass}
         return Forecast(
-            {rank: self._value(rank, decode, prefill) for rank in ServiceClass},
+            {one: worth[one] * self._value(one, decode, prefill) for one in ServiceClass},
             decode.seconds / max(self._itl_s, _SHORTEST_S) if decode.rows[rank] else 0.0,
             prefill.prompt_tokens[rank] / prefill.seconds,
         )

@@ -16,9 +16,7 @@ _ANCHOR = 0.001
 as it was."""
 _SWEEPS = 4
 _ERRORS = 101
-_OVERRUN_PART = 1e-5
-_MOST_OVERRUN = 0.05
-"""A machine that is shared misses by more; all of that kept free would be lost to batch."""
+_OVERRUN_PART, _LEAST_OVERRUN, _MOST_OVERRUN = 1e-3, 0.01, 1.0
 _HIDDEN = 1.1
 """A step with prefill that is no longer than this times the decode plane says little of prefill."""
 _CERTAIN = 0.5
@@ -83,7 +81,8 @@ class StepModel:
     Attention comes after the matrices and hides behind nothing.
 
     overrun: of the steps that had a time limit, one in a hundred took longer than predicted by more
-        than this share, from 0 to 0.05. It follows that quantile up by 99 parts and down by one.
+        than this share, from 0 to 1. It follows that quantile, up by 99 parts and down by one, each
+        a thousandth of itself (of a hundredth, where it is less).
     """
 
     def __init__(self) -> None:
@@ -157,13 +156,22 @@ class StepModel:
         """What a step with prefill takes whatever it computes."""
         return self._prefill.slope(0)
 
-    def observe(self, load: StepLoad, seconds: float, limited: bool = False) -> None:
-        """Learn from a step that was computed. `limited`: it was planned to end in time."""
+    def observe(
+        self,
+        load: StepLoad,
+        seconds: float,
+        limited: bool = False,
+        elapsed_s: float | None = None,
+    ) -> None:
+        """Learn from a step that was computed. `limited`: it was planned to end in time; elapsed_s:
+        what it took with all that is around computing it."""
         seconds = max(seconds, 1e-9)
         row, predicted_s = _features(load), self.predict(load)
         if limited and self.steps >= _ERRORS:
-            longer = seconds > predicted_s * (1 + self.overrun)
-            moved = self.overrun + _OVERRUN_PART * (99 if longer else -1)
+            took_s = seconds if elapsed_s is None else elapsed_s
+            longer = took_s > predicted_s * (1 + self.overrun)
+            part = _OVERRUN_PART * max(self.overrun, _LEAST_OVERRUN)
+            moved = self.overrun + part * (99 if longer else -1)
             self.overrun = min(max(moved, 0.0), _MOST_OVERRUN)
         self.relative_error = abs(predicted_s - seconds) / seconds
         self._errors.append(self.relative_error)

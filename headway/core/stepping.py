@@ -308,7 +308,8 @@ class Stepping:
         limit_s = targets.max_step(realtime_step_s)
         if not rows:
             return limit_s
-        return min(limit_s, targets.itl(realtime_step_s) / (1 + self._model.overrun))
+        margin = targets.margin(self._model.overrun)
+        return min(limit_s, targets.itl(realtime_step_s) / (1 + margin))
 
     def _prompt_limit(self) -> float:
         """Longest the step may be made by realtime's own prompts."""

@@ -134,7 +134,7 @@ def test_a_port_in_use_takes_one_line(model: Path) -> None:
     ("flags", "reason"),
     [
         (("--policy", "nonesuch"), "nonesuch"),
-        (("--max-model-len", "100000"), "100000"),
+        (("--max-model-len", "100000"), "100,000"),
         (("--block-size", "7"), "block size"),
         (("--max-seqs", "64", "--max-step-tokens", "8"), "step tokens"),
     ],

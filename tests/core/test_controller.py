@@ -157,7 +157,7 @@ def test_noise_makes_no_flapping(rows: int, itl_ms: int) -> None:
     assert noisy.split_share == pytest.approx(calm.split_share, abs=0.1)
 
 
-def test_prompts_of_lower_classes_split_too_if_realtime_loses_nothing() -> None:
+def test_prompts_of_lower_classes_split_too_where_it_more_than_doubles_them() -> None:
     auto = run(LaneMode.AUTO, 8, 0.02, prompts=BATCH)
     unified = run(LaneMode.UNIFIED, 8, 0.02, prompts=BATCH)
     assert auto.split_share > 0.9

@@ -130,9 +130,25 @@ def test_the_overrun_is_what_one_limited_step_in_a_hundred_exceeds() -> None:
     assert overrun_after(errors, limited=False) == 0.0
 
 
-def test_the_overrun_stays_between_nothing_and_a_twentieth() -> None:
+def test_the_overrun_stays_between_nothing_and_all() -> None:
     assert overrun_after([-0.01] * 50) == 0.0
-    assert overrun_after([0.5] * 100) == 0.05
+    assert overrun_after([0.5] * 100) > 0.4
+    assert overrun_after([3.0] * 200) == 1.0
+
+
+def test_a_large_overrun_is_followed_as_fast_as_a_small_one() -> None:
+    errors = [0.4 if i % 10 == 0 else 0.0 for i in range(1000)]
+    assert overrun_after(errors) == pytest.approx(0.4, abs=0.05)
+
+
+def test_the_overrun_is_of_all_that_a_step_took() -> None:
+    model, load = StepModel(), StepLoad(0, 0, 4, 100)
+    for _ in range(400):
+        model.observe(load, 0.01)
+    for _ in range(100):
+        model.observe(load, 0.01, limited=True, elapsed_s=0.012)
+    assert model.overrun == pytest.approx(0.2, abs=0.03)
+    assert model.predict(load) == pytest.approx(0.01, rel=0.01)
 
 
 def test_what_a_new_model_gets_wrong_is_no_overrun() -> None:
