@@ -128,6 +128,9 @@ def _candidates(mode: LaneMode, units: int) -> tuple[Arrangement, ...]:
 def _gain(other: Forecast, present: Forecast) -> float:
     """Share of its time that the present arrangement loses against the other; negative where it
     loses none. Ties count as a small lead of the present one."""
+    if _late(present) is not _late(other):
+        times = max(present.lateness, 1.0), max(other.lateness, 1.0)
+        return (times[0] - times[1]) / max(times)
     for rank in ServiceClass:
         ours, theirs = present.values[rank], other.values[rank]
         if rank is ServiceClass.REALTIME and _both_late(other, present):
@@ -141,5 +144,10 @@ def _gain(other: Forecast, present: Forecast) -> float:
 
 def _both_late(one: Forecast, other: Forecast) -> bool:
     """Whether neither keeps the ITL target, while realtime has prompts too."""
-    late = min(one.lateness, other.lateness) > 1 + _MARGIN
+    late = _late(one) and _late(other)
     return late and min(one.prompt_tokens_per_s, other.prompt_tokens_per_s) > 0
+
+
+def _late(forecast: Forecast) -> bool:
+    """Whether realtime's tokens would come later than the ITL target."""
+    return forecast.lateness > 1 + _MARGIN
