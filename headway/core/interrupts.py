@@ -28,11 +28,10 @@ class Interrupts:
 
     def note(self, plan: StepPlan, interrupted: bool) -> None:
         """How a step has ended."""
-        lower_tokens = given_up_tokens(plan)
         if interrupted:
-            self._owed_tokens = lower_tokens
-        elif plan.chunks and plan.lane is not Lane.DECODE:
-            paid = lower_tokens if plan.kept else self._owed_tokens
+            self._owed_tokens = given_up_tokens(plan)
+        elif self._owed_tokens and plan.chunks and plan.lane is not Lane.DECODE:
+            paid = given_up_tokens(plan) if plan.kept else self._owed_tokens
             self._owed_tokens = max(self._owed_tokens - paid, 0)
 
 

@@ -63,9 +63,9 @@ class Outlook:
 
     A token counts with the seconds it costs on the unified lane; of classes below realtime it
     counts half where lanes are split. Those of realtime answers count up to the ITL target: beyond
-    it they come soon enough, and nothing is won by coming sooner. Steps
-    are valued at that target even where none was given and realtime's prompts may make one lane's
-    longer: what arrangements do within it is compared (ADR 0021).
+    it they come soon enough, and nothing is won by coming sooner. Steps are valued at that target
+    even where none was given and realtime's prompts may make one lane's longer: what arrangements
+    do within it is compared (ADR 0021).
     """
 
     def __init__(

@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from headway.core.interrupts import num_tokens
 from headway.core.plan import Capacity, Chunk, StepPlan
 from headway.core.types import BlockId
 from headway.errors import ExecutorError
@@ -72,7 +73,7 @@ def _check_limits(plan: StepPlan, capacity: Capacity) -> None:
         raise PlanFaultError(f"{plan.kept} chunks kept of {len(plan.chunks)}")
     if not 0 <= plan.units <= capacity.units:
         raise PlanFaultError(f"{plan.units} compute units, of {capacity.units} at most")
-    tokens = sum(len(chunk.tokens) for chunk in plan.chunks)
+    tokens = num_tokens(plan.chunks)
     if tokens > capacity.max_step_tokens:
         raise PlanFaultError(f"{tokens} tokens in a step, of {capacity.max_step_tokens} at most")
 
