@@ -11,7 +11,7 @@ import argparse
 import random
 import statistics
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import dataclass, field
 
 from headway.core.config import SchedulerConfig
@@ -32,9 +32,10 @@ from headway.engine.arrivals import core_requests
 from headway.engine.choices import Choices, Live
 from headway.engine.flight import Flight
 from headway.engine.loop import StepLoop
+from headway.engine.masks import MaskMaker
 from headway.engine.observers import Observers
 from headway.engine.options import LoopOptions, ModelLimits
-from headway.engine.queues import WaitingRoom
+from headway.engine.queues import Burden, WaitingRoom
 from headway.engine.streams import Assembler, Mailbox, ThreadBell
 from headway.engine.text import ChoiceText
 from headway.engine.types import GenerationRequest, SamplingParams, StopConditions
@@ -66,9 +67,9 @@ class TimedScheduler(Scheduler):
         super().__init__(capacity, config)
         self.watch = Stopwatch()
 
-    def plan(self, lane: Lane, now: float) -> StepPlan:
+    def plan(self, lane: Lane, now: float, unready: Set[RequestId] = frozenset()) -> StepPlan:
         start_s = time.perf_counter()
-        plan = super().plan(lane, now)
+        plan = super().plan(lane, now, unready)
         self.watch.seconds += time.perf_counter() - start_s
         return plan
 
@@ -150,8 +151,8 @@ def main() -> None:
     )
     scheduler = TimedScheduler(capacity, SchedulerConfig())
     executor = StubExecutor(capacity, options.logprobs)
-    waiting = WaitingRoom(LoopOptions().queues)
-    choices = Choices(waiting, Observers([]))
+    waiting = WaitingRoom(LoopOptions(), time.monotonic)
+    choices = Choices(waiting, Observers([]), MaskMaker(lambda: None))
     loop = StepLoop(scheduler, executor, time.monotonic, LoopOptions(), choices, _unwatched)
     limits = ModelLimits.from_capacity(capacity, frozenset({0}))
     stops = ("never",) if options.stops else ()
@@ -186,7 +187,7 @@ def _add(
     (core,) = core_requests(request, limits, i, 0, time.monotonic())
     mailbox = Mailbox(ThreadBell(), lambda: None)
     text = ChoiceText(tokenizer.stream(), stops) if stops else None
-    waiting.enter(request.service_class, 1)
+    waiting.enter(Burden(request.service_class, 1, PROMPT_TOKENS))
     loop.add([Live(core, 0, mailbox, text)])
     return mailbox, Assembler([ChoiceText(tokenizer.stream())])
 

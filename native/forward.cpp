@@ -17,7 +17,16 @@ constexpr int64_t kOwnNormRows = 16;
 #endif
 constexpr int64_t kNormRows = 4;        // rows of a unit that normalises
 constexpr size_t kSampledAtOnce = 64;   // rows of logits kept at a time
-constexpr int64_t kUnitsPerThread = 8;  // of a phase, so that a late thread costs little
+
+// How a phase is cut: units a thread, so that a late one costs little, and at most so many columns
+// a unit. Phases of few rows are little else than reading and last microseconds; each of their
+// units begins with a memory that has gone idle.
+struct Grain {
+  int64_t units;
+  int64_t columns;
+};
+constexpr Grain kFine{8, 16}, kCoarse{2, 64};
+constexpr int64_t kCoarseRows = 16;  // up to so many rows
 
 double now_s() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
@@ -172,8 +181,9 @@ const QuantActs& Forward::normed(Worker& worker, const Batch& batch,
 
 Forward::Cut Forward::cut(int64_t columns, int64_t rows) const {
   const int64_t tokens = (rows + kTokenRange - 1) / kTokenRange;
-  const int64_t wanted = std::max<int64_t>(1, kUnitsPerThread * threads_ / tokens);
-  const int64_t step = std::clamp<int64_t>(columns / wanted, 1, 16);
+  const Grain& grain = rows <= kCoarseRows ? kCoarse : kFine;
+  const int64_t wanted = std::max<int64_t>(1, grain.units * threads_ / tokens);
+  const int64_t step = std::clamp<int64_t>(columns / wanted, 1, grain.columns);
   return {(columns + step - 1) / step, step, tokens};
 }
 
