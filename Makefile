@@ -53,7 +53,7 @@ Q4_0 ?=
 HF ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help serve test tests test-web check bench bench-cpu bench-peers kills sanitize sanitize-beside tsan scenarios test-torch test-vllm fuzz-http fuzz-readers soak format clean preflight
+.PHONY: help serve test tests test-web check bench bench-cpu bench-peers kills sanitize sanitize-beside tsan scenarios coverage test-torch test-vllm fuzz-http fuzz-readers soak format clean preflight
 
 
 help:  ## what there is to make
@@ -123,6 +123,10 @@ scenarios: $(VENV)/.headway $(VENV)/.dev  ## ten times the scheduler's random sc
 	SCENARIOS_TIMES=$(or $(TIMES),10) $(BIN)/python -m pytest tests/core \
 		--hypothesis-profile=search $(ARGS)
 
+coverage: $(VENV)/.headway $(VENV)/.dev $(VENV)/.coverage  ## that the scheduler's tests take every branch of it
+	$(BIN)/python -m coverage run -m pytest tests/core $(ARGS)
+	$(BIN)/python -m coverage report
+
 kills: $(VENV)/.headway $(VENV)/.dev  ## batch jobs under SIGKILL, 200 times (some minutes)
 	$(BIN)/python -m tests.batches.kill $(ARGS)
 
@@ -177,6 +181,12 @@ $(VENV)/.web: pyproject.toml scripts/requirements $(VENV)/.made | preflight
 	@echo "headway: installing what drives a browser"
 	@$(BIN)/python scripts/requirements web >$(VENV)/web.txt
 	@sh scripts/venv install $(VENV) -r $(VENV)/web.txt
+	@touch $@
+
+$(VENV)/.coverage: pyproject.toml scripts/requirements $(VENV)/.made | preflight
+	@echo "headway: installing what measures coverage"
+	@$(BIN)/python scripts/requirements coverage >$(VENV)/coverage.txt
+	@sh scripts/venv install $(VENV) -r $(VENV)/coverage.txt
 	@touch $@
 
 # Without a network the tests say that they did not run; the next make tries again.
