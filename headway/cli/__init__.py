@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from importlib import import_module
 from io import TextIOWrapper
 
+from headway.cli.interrupts import kept_interrupts
 from headway.errors import HeadwayError
 
 
@@ -17,11 +18,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
     try:
-        # Importing takes most of a command's start, so ctrl-C may come then too.
-        grammar = import_module("headway.cli.arguments")
-        settings = grammar.parse(sys.argv[1:] if arguments is None else arguments)
-        command = import_module(f"headway.cli.{settings.command}")
-        status: int = command.run(settings)
+        with kept_interrupts():
+            # Importing takes most of a command's start, so ctrl-C may come then too.
+            grammar = import_module("headway.cli.arguments")
+            settings = grammar.parse(sys.argv[1:] if arguments is None else arguments)
+            command = import_module(f"headway.cli.{settings.command}")
+            status: int = command.run(settings)
     except HeadwayError as error:
         print(f"headway: {error}", file=sys.stderr)
         return 2

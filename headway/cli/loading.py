@@ -2,9 +2,11 @@
 
 import argparse
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, wait
 from dataclasses import dataclass
 from pathlib import Path
+from threading import Event, Thread
 from typing import TYPE_CHECKING
 
 from headway.cli.serve_options import ENGINE_OPTIONS
@@ -18,6 +20,8 @@ if TYPE_CHECKING:
     from headway.engine.options import LoopOptions
     from headway.engine.types import Observer
     from headway.models.loader import LoadedModel
+
+_LOOK_S = 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +112,35 @@ def load(
     for notice in (*options.backend.notices, *loaded.notices):
         print(f"headway: {notice}", file=sys.stderr)
     return Loaded(source.name, loaded, build_engine(loaded, options, observers))
+
+
+class StillLoadingError(KeyboardInterrupt):
+    """Ctrl-C, while another thread loads a model."""
+
+
+def load_beside(
+    loading: Callable[[], Loaded], other: Callable[[], object], interrupted: Event
+) -> Loaded:
+    """What `loading` gives, in a thread of its own, while `other` runs in this one.
+
+    Raises what either does; KeyboardInterrupt once `interrupted` is set, or StillLoadingError where
+    the thread goes on.
+    """
+    loaded: Future[Loaded] = Future()
+
+    def work() -> None:
+        try:
+            loaded.set_result(loading())
+        except BaseException as error:
+            loaded.set_exception(error)
+
+    Thread(target=work, name="loader", daemon=True).start()
+    other()
+    while not interrupted.is_set() and not loaded.done():
+        wait([loaded], _LOOK_S)
+    if interrupted.is_set():
+        raise KeyboardInterrupt if loaded.done() else StillLoadingError
+    return loaded.result()
 
 
 def read_template(path: Path) -> str:

@@ -7,15 +7,24 @@ import socket
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, replace
 from importlib import import_module
+from threading import Event
 from typing import TYPE_CHECKING
 
 from headway.batches.desk import BatchDesk
 from headway.cli.batching import batch_side, describe, job_lines, job_totals, open_desk
-from headway.cli.loading import Loaded, engine_options, load, loop_options, read_template
+from headway.cli.interrupts import noted_interrupts
+from headway.cli.loading import (
+    Loaded,
+    StillLoadingError,
+    engine_options,
+    load,
+    load_beside,
+    loop_options,
+    read_template,
+)
 from headway.cli.serve_config import batch_config, resolved, serve_config
 from headway.config import API_KEY_VARIABLE, AccessConfig, ServeConfig
 from headway.errors import ConfigError
@@ -36,9 +45,19 @@ _CURL = """\
     -d '{{"model": "{name}", "temperature": 0,
          "messages": [{{"role": "user", "content": "What is the capital of France?"}}]}}'"""
 
+_INTERRUPTED = 130
+
 
 def run(settings: argparse.Namespace) -> int:
     """Serve until SIGTERM or SIGINT. Raises ConfigError, ModelError."""
+    try:
+        return _serve(settings)
+    except StillLoadingError:
+        # Nothing ends the thread that downloads or computes, and the interpreter waits for it.
+        os._exit(_INTERRUPTED)
+
+
+def _serve(settings: argparse.Namespace) -> int:
     started_s = time.monotonic()
     values = resolved(settings)
     config, batches = serve_config(values), batch_config(values, os.environ)
@@ -50,6 +69,7 @@ def run(settings: argparse.Namespace) -> int:
     ring = _ring(config.access)
     metrics, recent = Metrics(), Recent(time.monotonic)
     with ExitStack() as stack:
+        interrupted = stack.enter_context(noted_interrupts())
         socks = [stack.enter_context(closing(sock)) for sock in _bound(config)]
         desk, notice = open_desk(batches)
         if desk is not None:
@@ -60,11 +80,12 @@ def run(settings: argparse.Namespace) -> int:
             observers.append(usage)
             usage.start()
             stack.callback(usage.stop)
-        with ThreadPoolExecutor(1) as loader:
-            # The model loads while this thread imports the HTTP libraries, which takes as long.
-            loading = loader.submit(load, values.model, options, observers, template)
-            import_module("headway.server.app")
-            loaded = loading.result()
+        loaded = load_beside(
+            lambda: load(values.model, options, observers, template),
+            # Importing the HTTP libraries takes as long.
+            lambda: import_module("headway.server.app"),
+            interrupted,
+        )
         house = _House(config, loaded, Observed(metrics, recent), desk)
         if notice:
             print(f"headway: {notice}", file=sys.stderr)
@@ -77,8 +98,8 @@ def run(settings: argparse.Namespace) -> int:
             print(_greeting(config, socks, _names(config, loaded)[0], elapsed_s), flush=True)
 
         stack.enter_context(house.running())
-        asyncio.run(_until_stopped(listener, ready))
-    return 0
+        asyncio.run(_until_stopped(listener, ready, interrupted))
+    return _INTERRUPTED if interrupted.is_set() else 0
 
 
 def _ring(access: AccessConfig) -> KeyRing | None:
@@ -204,9 +225,11 @@ class _House:
                 self._model.grammars.close()
 
 
-async def _until_stopped(listener: Listener, ready: Callable[[], None]) -> None:
+async def _until_stopped(listener: Listener, ready: Callable[[], None], interrupted: Event) -> None:
+    """Serve, unless ctrl-C came before there was anything to stop."""
     with listener.signals():
-        await listener.run(ready)
+        if not interrupted.is_set():
+            await listener.run(ready)
 
 
 def _names(config: ServeConfig, loaded: Loaded) -> tuple[str, tuple[str, ...]]:

@@ -3,10 +3,8 @@
 import os
 import subprocess
 import sys
-from importlib import import_module
 from importlib.metadata import version
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 
@@ -85,17 +83,6 @@ def test_what_is_wrong_takes_one_line(
     assert out == ""
     assert err.startswith("headway") and err.count("\n") == 1
     assert reason in err
-
-
-@pytest.mark.parametrize("room", ["arguments", "serve"])
-def test_ctrl_c_while_a_command_is_imported(room: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupted(name: str) -> ModuleType:
-        if name == f"headway.cli.{room}":
-            raise KeyboardInterrupt
-        return import_module(name)
-
-    monkeypatch.setattr("headway.cli.import_module", interrupted)
-    assert status_of(["serve"]) == 130
 
 
 def test_help_where_the_encoding_lacks_a_letter() -> None:
