@@ -14,6 +14,8 @@ from urllib.parse import urlsplit
 
 from headway.errors import HeadwayError
 
+_MOST_SAID = 500
+
 
 class BenchError(HeadwayError):
     """A server that can't be measured: it refuses, or breaks off.
@@ -162,12 +164,21 @@ class Client:
             status = int(answer.split(None, 2)[1])
             if status != 200:
                 problem = b"".join([part async for part in parts]).decode()
-                raise BenchError(f"{self.url}{path}: {problem}", f"status {status}")
+                raise BenchError(f"{self.url}{path}: {_said(problem)}", f"status {status}")
             yield parts
         except (OSError, asyncio.IncompleteReadError) as error:
             raise BenchError(f"{self.url}{path}: {error}", "broken off") from error
         finally:
             writer.close()
+
+
+def _said(body: str) -> str:
+    """What a refusal says, in one line: OpenAI's message, else the body's beginning."""
+    try:
+        message = json.loads(body)["error"]["message"]
+    except (ValueError, LookupError, TypeError, RecursionError):
+        message = body
+    return " ".join(str(message).split())[:_MOST_SAID] or "no reason given"
 
 
 async def _chunks(reader: asyncio.StreamReader) -> AsyncIterator[bytes]:

@@ -14,7 +14,7 @@ from headway.bench.client import BenchError, Client
 from headway.bench.dialect import Dialect
 from headway.bench.outcomes import document, outcome, table
 from headway.bench.page import page
-from headway.bench.replay import Recording, Replay, Span, words_a_token
+from headway.bench.replay import CUT, Recording, Replay, Span, words_a_token
 from headway.bench.traffic import Traffic, from_streams, from_trace, parse_lengths, parse_stream
 from headway.config import API_KEY_VARIABLE
 from headway.errors import ConfigError
@@ -24,7 +24,7 @@ from headway.simulate.workload import Mix, parse_shares
 
 
 def run(settings: argparse.Namespace) -> int:
-    """Load the server and print what came of it; 1 if nothing was answered.
+    """Load the server and print what came of it; 1 if nothing was answered whole.
     Raises BenchError, ConfigError."""
     if urlsplit(settings.url).scheme not in ("http", "https"):
         raise ConfigError(f"{settings.url!r} is no http:// or https:// URL")
@@ -41,10 +41,13 @@ def run(settings: argparse.Namespace) -> int:
             raise ConfigError(f"{path}: {error.strerror}") from error
     recording, said = asyncio.run(_load(settings, traffic))
     result = outcome(recording, objectives)
-    for line in table(result):
-        print(line)
-    if recording.message:
-        print(f"first failure: {recording.message}")
+    if any(sample.answer.times_s for sample in recording.samples):
+        for line in table(result):
+            print(line)
+        if recording.message:
+            print(f"first failure: {recording.message}")
+    else:
+        print(f"headway: no request was answered: {_failures(recording)}", file=sys.stderr)
     for path, kind in outputs:
         text = (
             json.dumps(document(result, said), indent=1) + "\n"
@@ -53,6 +56,13 @@ def run(settings: argparse.Namespace) -> int:
         )
         path.write_text(text, encoding="utf-8")
     return 0 if any(seen.requests for seen in result.classes.values()) else 1
+
+
+def _failures(recording: Recording) -> str:
+    """How often what failed, and what the first failure said."""
+    kinds = Counter(sample.error for sample in recording.samples if sample.error not in ("", CUT))
+    counts = ", ".join(f"{times} x {kind}" for kind, times in kinds.most_common())
+    return "; ".join(words for words in (counts, recording.message) if words)
 
 
 def _traffic(settings: argparse.Namespace) -> Traffic:

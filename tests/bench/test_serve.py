@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -175,6 +176,50 @@ def test_the_command_writes_a_table_json_and_a_page(
     assert page.count("<svg") == 4
     for part in page.split("<svg")[1:]:
         ElementTree.fromstring("<svg" + part.split("</svg>")[0] + "</svg>")
+
+
+@pytest.mark.parametrize(
+    "load", ["realtime:rate=20,prompt=900,answer=4", "batch:streams=1,prompt=900,answer=4"]
+)
+def test_a_server_that_refuses_everything_is_one_line(
+    load: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def ratio(client: Client, dialect: Dialect) -> float:
+        return 1.0
+
+    monkeypatch.setattr("headway.cli.bench_serve.words_a_token", ratio)
+    with served() as url:
+        flags = ["--traffic", load, "--seconds", "0.5", "--warmup", "0.1"]
+        assert main(["bench", "serve", url, *flags]) == 1
+    out, err = capsys.readouterr()
+    assert (out, err.count("\n")) == ("", 1)
+    assert "no request was answered" in err and " x status 400; http://" in err
+    assert "tokens; with room for one more" in err and "{" not in err
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        (b"<html>\n<b>no</b>", "<html> <b>no</b>"),
+        (b"", "no reason given"),
+        (b'{"error": {"message": "too\\nlong"}}', "too long"),
+        (b'{"error": "too long"}', '{"error": "too long"}'),
+    ],
+)
+def test_a_refusal_is_told_in_one_line(body: bytes, said: str) -> None:
+    async def refused(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 404 x\r\n\r\n" + body)
+        writer.close()
+
+    async def asked() -> None:
+        server = await asyncio.start_server(refused, "127.0.0.1")
+        async with server:
+            port = server.sockets[0].getsockname()[1]
+            await Client(f"http://127.0.0.1:{port}").models()
+
+    with pytest.raises(BenchError, match=rf"/v1/models: {re.escape(said)}$"):
+        asyncio.run(asked())
 
 
 def test_a_trace_is_replayed_by_classes(capsys: pytest.CaptureFixture[str]) -> None:
