@@ -43,11 +43,16 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     add_simulate(commands.add_parser("simulate", help="replay a trace on modelled hardware"))
     add_vllm(commands.add_parser("vllm", help="the same scheduling inside vLLM"))
     settings, unknown = parser.parse_known_args(arguments)
-    if unknown and (settings.command, settings.verb if "verb" in settings else "") != _OPEN_ENDED:
+    words = (settings.command, *(vars(settings)[one] for one in _VERBS if one in settings))
+    if unknown and words != _OPEN_ENDED:
+        parser.prog = " ".join((parser.prog, *words))  # whose --help lists what there is
         parser.error(f"unrecognized arguments: {' '.join(unknown)}")
     settings.unknown = unknown
     return settings
 
+
+_VERBS = ("verb", "what")
+"""Where commands that have subcommands keep which one it is."""
 
 _OPEN_ENDED = ("vllm", "serve")
 """The command that hands on what it does not know."""
