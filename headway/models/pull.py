@@ -195,7 +195,7 @@ def _from_file(release: Release, source: Path, folder: Path) -> Path:
         return _from_wheel(release, source, folder)
     whole = folder / release.file_name
     shutil.copyfile(source, whole)
-    return _checked(whole, release.sha256)
+    return _checked(whole, release.sha256, source)
 
 
 def _from_wheel(release: Release, wheel: Path, folder: Path) -> Path:
@@ -213,11 +213,12 @@ def _from_wheel(release: Release, wheel: Path, folder: Path) -> Path:
     return _checked(whole, release.sha256)
 
 
-def _checked(path: Path, sha256: str) -> Path:
+def _checked(path: Path, sha256: str, origin: Path | None = None) -> Path:
+    """The file, if it is right. origin: what people know it by, where it is a copy."""
     found = _sha256(path)
     if found != sha256:
         raise DownloadError(
-            f"{path.name} is broken: its SHA-256 is {found[:12]}…, not {sha256[:12]}…"
+            f"{origin or path.name} is broken: its SHA-256 is {found[:12]}…, not {sha256[:12]}…"
         )
     return path
 

@@ -137,8 +137,10 @@ def test_a_key_is_not_in_the_representation() -> None:
     assert "secret" not in repr(ServeConfig(access=AccessConfig("secret")))
 
 
-def test_pull_takes_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    broken = tmp_path / "model.gguf"
+def test_pull_names_the_file_it_was_given(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    broken = tmp_path / "other.gguf"
     broken.write_bytes(b"GGUF")
     assert status_of(["pull", "smollm2", "--from", str(broken)]) == 2
-    assert "SHA-256" in capsys.readouterr().err
+    assert f"{broken} is broken: its SHA-256" in capsys.readouterr().err
