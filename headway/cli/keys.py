@@ -31,11 +31,14 @@ def _add(path: Path, settings: argparse.Namespace) -> None:
     if own is not None and own < top:
         raise ConfigError(f"--default-class {default} is above --top-class {settings.top_class}")
     rights = Rights(own, top, settings.downgrade, settings.admin)
-    allowance = Allowance(
-        _rates(settings.requests_per_minute),
-        _rates(settings.tokens_per_minute),
-        settings.concurrent,
-    )
+    requests, tokens = _rates(settings.requests_per_minute), _rates(settings.tokens_per_minute)
+    for service_class in sorted({*requests, *tokens}):
+        if service_class < top:
+            raise ConfigError(
+                f"a rate for {service_class.label} is above --top-class {settings.top_class}: "
+                "nothing of this key runs there"
+            )
+    allowance = Allowance(requests, tokens, settings.concurrent)
     presented, key = new_key(settings.tenant, rights, allowance, int(time.time()))
     with edited(path) as keys:
         keys.append(key)

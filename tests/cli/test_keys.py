@@ -81,6 +81,15 @@ def test_a_key_that_cannot_be_shown_is_named(
             "add --keys-file k.json --tenant a --default-class realtime --top-class batch",
             "is above --top-class",
         ),
+        (
+            "add --keys-file k.json --tenant a --top-class batch --tokens-per-minute standard=9",
+            "a rate for standard is above --top-class batch",
+        ),
+        (
+            "add --keys-file k.json --tenant a --top-class standard --downgrade "
+            "--requests-per-minute standard=9,realtime=9",
+            "a rate for realtime is above --top-class standard",
+        ),
         ("add --keys-file /no/such/k.json --tenant a", "can't be written"),
         ("list --keys-file /no/such/k.json", "can't be read"),
         ("revoke --keys-file k.json x", "no key 'x'"),
