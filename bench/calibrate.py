@@ -4,8 +4,10 @@
 
 Cases take turns for several rounds, so that none has all its repeats in one bad second, and the
 least time of each counts: neighbours on the machine only add time. What the engine does between two
-steps is measured by running it, and is part of every step's time. `fidelity.py` takes means, since
-the run that it compares has the neighbours too.
+steps is measured by running it, from commit to commit less the computing, and is part of every
+step's time. What it does at the door is measured with lone requests: all of their time to the first
+token but the step's. `fidelity.py` takes means, since the run that it compares has the neighbours
+too.
 """
 
 import argparse
@@ -13,17 +15,25 @@ import json
 import random
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from statistics import median
 
 from step import BLOCK_TOKENS, Case, plans, run_once
 
 from headway.assembly import EngineOptions, Sizes, build_engine
+from headway.core.plan import StepResult
 from headway.core.types import ServiceClass
 from headway.engine.engine import Engine
-from headway.engine.types import GenerationRequest, SamplingParams, StopConditions
+from headway.engine.types import (
+    GenerationRequest,
+    RequestEnd,
+    SamplingParams,
+    StepEnd,
+    StopConditions,
+)
 from headway.executors.native import NativeExecutor, NativeOptions
 from headway.models.loader import LoadedModel, load_model
 
@@ -49,15 +59,20 @@ CASES = (
     Case("prefill-512@1536", 1, 1536, tokens=512, reps=1),
 )
 MOST_ROWS = 64
-ENGINE_PROMPT, ENGINE_ANSWER, IN_A_ROW = 100, 100, 10
+ENGINE_PROMPT, ENGINE_ANSWER = 100, 100
+DOOR_PROMPT, DOOR_ANSWER, DOOR_TRIES = 16, 4, 16
 
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """The engine's turn between two steps, in seconds: a constant, and for each row."""
+    """The engine's turn between two steps, in seconds: a constant, and for each row.
+
+    door_s: as in `headway.simulate.devices.Host`.
+    """
 
     step_s: float
     row_s: float
+    door_s: float
 
     def seconds(self, rows: int) -> float:
         """The turn before a step of so many rows."""
@@ -77,34 +92,50 @@ def main() -> None:
     args.out.write_text(json.dumps(document, indent=1) + "\n")
 
 
+Summary = Callable[[Sequence[float]], float]
+"""One figure of repeats."""
+
+Timings = dict[Case, list[float]]
+"""Seconds of each case's repeats."""
+
+
 def calibration(
     model: LoadedModel,
     name: str,
     rounds: int,
     threads: int = 0,
     say: bool = True,
-    summary: Callable[[Sequence[float]], float] = min,
+    summary: Summary = min,
 ) -> dict[str, object]:
     """What `headway simulate --calibrate` reads. summary: what counts of a case's repeats."""
     timed = time_steps(model, rounds, threads)
-    best = {case: min(repeats) for case, repeats in timed.items()}
-    host = time_host(model, best, threads)
-    steps = []
-    for case, repeats in timed.items():
-        seconds = summary(repeats)
-        whole_s = seconds + host.seconds(case.rows) * seconds / best[case]
-        steps.append(
-            {"rows": case.rows, "tokens": case.tokens, "context": case.context, "seconds": whole_s}
-        )
-        if say:
-            print(f"{case.name:20}{seconds * 1e3:10.3f} ms", flush=True)
+    host = time_host(model, threads, summary)
     if say:
-        print(f"between steps: {host.step_s * 1e3:.3f} ms and {host.row_s * 1e3:.3f} ms a row")
-    return {"model": name, "steps": steps}
+        for case, repeats in timed.items():
+            print(f"{case.name:20}{summary(repeats) * 1e3:10.3f} ms", flush=True)
+        print(
+            f"between steps: {host.step_s * 1e3:.3f} ms and {host.row_s * 1e3:.3f} ms a row; "
+            f"at the door: {host.door_s * 1e3:.3f} ms"
+        )
+    return document(name, timed, host, summary)
 
 
-def time_steps(model: LoadedModel, rounds: int, threads: int = 0) -> dict[Case, list[float]]:
-    """The seconds of each case's repeats."""
+def document(name: str, timed: Timings, host: Host, summary: Summary) -> dict[str, object]:
+    """The same of what was timed."""
+    steps = [
+        {
+            "rows": case.rows,
+            "tokens": case.tokens,
+            "context": case.context,
+            "seconds": summary(repeats) + host.seconds(case.rows),
+        }
+        for case, repeats in timed.items()
+    ]
+    return {"model": name, "door_s": host.door_s, "steps": steps}
+
+
+def time_steps(model: LoadedModel, rounds: int, threads: int = 0) -> Timings:
+    """The seconds that each case computes, as the executor says."""
     options = NativeOptions(
         kv_blocks=max(c.rows * -(-(c.context + c.tokens) // BLOCK_TOKENS) for c in CASES),
         max_seqs=MOST_ROWS,
@@ -116,12 +147,12 @@ def time_steps(model: LoadedModel, rounds: int, threads: int = 0) -> dict[Case, 
         for block in range(options.kv_blocks):
             executor.native.fill_block(False, block, SMALL_HALF)
         steps = {case: plans(case) for case in CASES}
-        timed: dict[Case, list[float]] = {case: [] for case in CASES}
+        timed: Timings = {case: [] for case in CASES}
         for _ in range(rounds):
             for case in CASES:
                 run_once(executor, next(steps[case]))
                 for _ in range(case.reps):
-                    timed[case].append(run_once(executor, next(steps[case])).whole_s)
+                    timed[case].append(run_once(executor, next(steps[case])).compute_s)
         return timed
     finally:
         executor.close()
@@ -142,32 +173,69 @@ def pace(model: LoadedModel) -> float:
         executor.close()
 
 
-def time_host(model: LoadedModel, best: dict[Case, float], threads: int = 0) -> Host:
-    """The engine's turn: what is between tokens of running answers beyond the executor's step."""
-    turns = []
-    for case in (LONE, ROWS):
-        engine = build_engine(model, EngineOptions(Sizes(threads=threads or None)))
-        engine.start()
-        try:
-            turns.append(max(_least_gap(engine, case.rows) - best[case], 0.0))
-        finally:
-            engine.stop()
-    row_s = max((turns[1] - turns[0]) / (ROWS.rows - LONE.rows), 0.0)
-    return Host(max(turns[0] - row_s, 0.0), row_s)
+def time_host(model: LoadedModel, threads: int = 0, summary: Summary = min) -> Host:
+    """The engine's turn and its door, on an engine of its own."""
+    watch = Watch()
+    engine = build_engine(model, EngineOptions(Sizes(threads=threads or None)), [watch])
+    engine.start()
+    try:
+        turns = []
+        for rows in (LONE.rows, ROWS.rows):
+            _answer_all(engine, rows, ENGINE_PROMPT, ENGINE_ANSWER)
+            turns.append(summary(list(watch.turns_s(rows))))
+        row_s = max((turns[1] - turns[0]) / (ROWS.rows - LONE.rows), 0.0)
+        doors = []
+        for _ in range(DOOR_TRIES):
+            seen = len(watch.ends)
+            (answer,) = _answer_all(engine, 1, DOOR_PROMPT, DOOR_ANSWER)
+            first = next(e for e in watch.ends[seen:] if e.plan.chunks)
+            doors.append(answer.times_s[0] - answer.sent_s - computed_s(first) - turns[0])
+        return Host(max(turns[0] - row_s, 0.0), row_s, max(summary(doors), 0.0))
+    finally:
+        engine.stop()
 
 
-def _least_gap(engine: Engine, rows: int) -> float:
-    """Time between tokens while all of the rows decode: the least mean of ten in a row."""
-    answers = [Answer(engine, tokens_of(i, ENGINE_PROMPT), ENGINE_ANSWER) for i in range(rows)]
-    for answer in answers:
-        answer.thread.join()
-    first_s, last_s = max(a.times_s[0] for a in answers), min(a.times_s[-1] for a in answers)
-    return min(
-        (later_s - sooner_s) / IN_A_ROW
-        for a in answers
-        for sooner_s, later_s in zip(a.times_s, a.times_s[IN_A_ROW:], strict=False)
-        if first_s <= sooner_s and later_s <= last_s
-    )
+def _answer_all(engine: Engine, rows: int, prompt: int, answer: int) -> "list[Answer]":
+    """So many requests at once, to their end."""
+    answers = [Answer(engine, tokens_of(i, prompt), answer) for i in range(rows)]
+    for each in answers:
+        each.thread.join()
+    return answers
+
+
+class Watch:
+    """An observer that keeps the ends of steps."""
+
+    def __init__(self) -> None:
+        self.ends: list[StepEnd] = []
+
+    def on_admitted(self, service_class: ServiceClass, queued_s: float) -> None:
+        """Nothing."""
+
+    def on_tokens(self, service_class: ServiceClass, gaps_s: Sequence[float], first: bool) -> None:
+        """Nothing."""
+
+    def on_preempted(self, service_class: ServiceClass, kind: str) -> None:
+        """Nothing."""
+
+    def on_finished(self, end: RequestEnd) -> None:
+        """Nothing."""
+
+    def on_step(self, end: StepEnd) -> None:
+        """Keep it."""
+        self.ends.append(end)
+
+    def turns_s(self, rows: int) -> Iterator[float]:
+        """What lies between the commits of two steps that decode so many rows, less the computing
+        of the later one."""
+        for before, end in pairwise(self.ends):
+            if all([len(c.tokens) for c in e.plan.chunks] == [1] * rows for e in (before, end)):
+                yield end.when_s - before.when_s - computed_s(end)
+
+
+def computed_s(end: StepEnd) -> float:
+    """Seconds that a step computed; 0 where it failed."""
+    return end.outcome.timing.compute_s if isinstance(end.outcome, StepResult) else 0.0
 
 
 def tokens_of(seed: int, count: int) -> list[int]:

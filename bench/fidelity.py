@@ -3,13 +3,14 @@
     python bench/fidelity.py MODEL.gguf [--runs 5] [--requests 40] [--rate 1.5] [--policy tiered]
         [--json OUT.json] [--markdown OUT.md]
 
-Each run: steps of the executor are timed and a device is fitted to them (as `calibrate.py` and
-`headway simulate --calibrate` do, but to their means: the real run has the machine's neighbours
-too), a seeded load of three classes is sent to a real engine in real time, and the same load is
-simulated on the fitted device with the same sizes, policy and scheduler. Compared are the medians
-over the requests, of TTFT and of TPOT; what counts is the median of the runs' differences. The same
-few steps are timed before and after the load: a run between which the machine's pace changed by
-more than a tenth is shown, and left out of that median.
+Each run: a seeded load of three classes is sent to a real engine in real time, and the same load is
+simulated on a fitted device with the same sizes, policy and scheduler. The device is fitted to
+steps timed on either side of the load, so that a pace that drifts counts as its middle (as
+`calibrate.py` and `headway simulate --calibrate` do, but to means: the real run has the machine's
+neighbours too; a tenth at either end is left out, for a stall now and then moves no median over
+requests). Compared are the medians over the requests, of TTFT and of TPOT; what counts is the
+median of the runs' differences. A run between whose ends the machine's pace changed by more than a
+tenth is shown, and left out of that median.
 """
 
 import argparse
@@ -18,17 +19,16 @@ import random
 import tempfile
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, astuple, dataclass
 from pathlib import Path
 from statistics import fmean, median
 
-from calibrate import Answer, calibration, pace, tokens_of
+from calibrate import Answer, Host, Timings, document, pace, time_host, time_steps, tokens_of
 
 from headway.assembly import EngineOptions, Sizes, build_engine
 from headway.core.controller import LaneMode
-from headway.engine.options import LoopOptions
 from headway.models.loader import LoadedModel, load_model
-from headway.simulate.calibrate import calibrated
+from headway.simulate.calibrate import Calibration, calibrated
 from headway.simulate.cells import Cell
 from headway.simulate.cells import Sizes as SimulatedSizes
 from headway.simulate.devices import find_device
@@ -81,7 +81,7 @@ def main() -> None:
     parser.add_argument("--requests", type=int, default=40)
     parser.add_argument("--rate", type=float, default=1.5, help="requests a second")
     parser.add_argument("--policy", default="tiered")
-    parser.add_argument("--rounds", type=int, default=4, help="of the calibration")
+    parser.add_argument("--rounds", type=int, default=3, help="of either calibration")
     parser.add_argument("--name", default="smollm2-135m", help="the model's name to the simulator")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--markdown", type=Path)
@@ -96,13 +96,13 @@ def main() -> None:
     if args.markdown:
         args.markdown.write_text(text + "\n")
     if args.json:
-        document = {
+        record = {
             "requests": args.requests,
             "rate_per_s": args.rate,
             "policy": args.policy,
             "runs": [{**asdict(r), "steady": r.steady} for r in runs],
         }
-        args.json.write_text(json.dumps(document, indent=1) + "\n")
+        args.json.write_text(json.dumps(record, indent=1) + "\n")
 
 
 def _load(seed: int, requests: int, rate_per_s: float) -> Trace:
@@ -119,14 +119,12 @@ def _load(seed: int, requests: int, rate_per_s: float) -> Trace:
 
 def _run(model: LoadedModel, args: argparse.Namespace, trace: Trace) -> Run:
     mix = Mix(parse_shares(CLASSES))
-    document = calibration(model, args.name, args.rounds, say=False, summary=fmean)
+    halves = [_timed(model, args.rounds)]
     before_s = pace(model)
     answers = _real(model, args.policy, trace, mix)
     after_s = pace(model)
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "steps.json"
-        path.write_text(json.dumps(document))
-        fit = calibrated(find_device("cpu"), path)
+    halves.append(_timed(model, args.rounds))
+    fit = _fitted(args.name, halves)
     sizes = SimulatedSizes(KV_BLOCKS, -1, MAX_SEQS, STEP_TOKENS)
     lives = Cell(fit.device, find_model(args.name), args.policy, sizes, mix).replay(trace).lives
     return Run(
@@ -139,11 +137,31 @@ def _run(model: LoadedModel, args: argparse.Namespace, trace: Trace) -> Run:
     )
 
 
+def _timed(model: LoadedModel, rounds: int) -> tuple[Timings, Host]:
+    return time_steps(model, rounds), time_host(model, summary=middle)
+
+
+def _fitted(name: str, halves: Sequence[tuple[Timings, Host]]) -> Calibration:
+    """The device that fits what was timed on either side of the load."""
+    timed = {case: [s for timings, _ in halves for s in timings[case]] for case in halves[0][0]}
+    hosts = [astuple(host) for _, host in halves]
+    host = Host(*(fmean(values) for values in zip(*hosts, strict=True)))
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "steps.json"
+        path.write_text(json.dumps(document(name, timed, host, middle)))
+        return calibrated(find_device("cpu"), path)
+
+
+def middle(values: Sequence[float]) -> float:
+    """The mean without a tenth at either end."""
+    ordered, cut = sorted(values), len(values) // 10
+    return fmean(ordered[cut : len(ordered) - cut])
+
+
 def _real(model: LoadedModel, policy: str, trace: Trace, mix: Mix) -> list[Answer]:
-    """The load on an engine, in real time. It interrupts at once, as the simulation does."""
+    """The load on an engine, in real time."""
     sizes = Sizes(KV_BLOCKS, 0, max_seqs=MAX_SEQS, max_step_tokens=STEP_TOKENS)
-    loop = LoopOptions(interrupt_gain_s=0.0)
-    options = EngineOptions(sizes, policy=policy, loop=loop, lanes=LaneMode.UNIFIED)
+    options = EngineOptions(sizes, policy=policy, lanes=LaneMode.UNIFIED)
     engine = build_engine(model, options)
     prompts = [tokens_of(i, record.prompt_tokens) for i, record in enumerate(trace.records)]
     engine.start()

@@ -17,9 +17,10 @@ beside it.
 
 import argparse
 import json
+import random
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
@@ -29,6 +30,8 @@ from headway.core.budget import Targets
 from headway.core.types import ServiceClass
 from headway.simulate.cells import Cell, Sizes
 from headway.simulate.devices import find_device
+from headway.simulate.figures import Spread, figures
+from headway.simulate.record import Recorder, ended_well
 from headway.simulate.report import settings, title, values
 from headway.simulate.shapes import find_model
 from headway.simulate.synthetic import load_trace
@@ -39,6 +42,9 @@ RATES = {"u0.62": 0.172, "u0.30": 0.058, "u0.11": 0.0185}
 CAPS = {"u0.62": (4, 8, 16, 32, 64), "u0.30": (4, 8, 16, 32), "u0.11": (4, 8, 16, 32)}
 BACKLOG, CHUNK, ITL_S, DUE = 400, 512, 0.009, 0.85
 REQUESTS, FEW, ALONE = 500, 160, 520
+MORE = {"u0.11": 2000}
+"""Requests of the cells that are compared at p99, `alone` and `tiered`; else REQUESTS."""
+PAIR, DRAWS = ("alone", "tiered"), 1000
 SHOWN_AT, SHOWN = "u0.62", ("tiered", "cap4", "cap16", "cap64", "fcfs")
 """Cells that are in the plots."""
 
@@ -59,8 +65,8 @@ def runs() -> dict[str, Run]:
     batch = Mix(((ServiceClass.BATCH, 1.0),), 0.5, BACKLOG)
     found: dict[str, Run] = {"batch": (Cell(device, model, "tiered", Sizes(), batch), ALONE)}
     for u, rate in RATES.items():
-        found[f"{u}-alone"] = cell("tiered", rate, 0, ITL_S), REQUESTS
-        found[f"{u}-tiered"] = cell("tiered", rate, itl_s=ITL_S), REQUESTS
+        found[f"{u}-alone"] = cell("tiered", rate, 0, ITL_S), MORE.get(u, REQUESTS)
+        found[f"{u}-tiered"] = cell("tiered", rate, itl_s=ITL_S), MORE.get(u, REQUESTS)
         found[f"{u}-weighted"] = cell("weighted", rate, itl_s=ITL_S), REQUESTS
     for u, rate in RATES.items():
         for cap in CAPS[u]:
@@ -74,12 +80,26 @@ def simulate(name: str, trace: str, folder: Path) -> str:
     """Simulate a cell and keep its figures; a line about it."""
     cell, requests = runs()[name]
     started_s = time.process_time()
-    figures = cell.run(load_trace(trace, cell.mix.seed, requests))
-    document = {"cells": [{"settings": settings(cell), "figures": values(figures)}]}
+    recorder = cell.replay(load_trace(trace, cell.mix.seed, requests))
+    found = {
+        "settings": settings(cell),
+        "figures": values(figures(recorder, cell.objectives)),
+        "ttft_s": realtime_ttft_s(recorder),
+    }
+    document = {"cells": [found]}
     part = folder / f"{name}.part"
     part.write_text(json.dumps(document, indent=1) + "\n")
     part.replace(folder / f"{name}.json")
     return f"{name}: {title(cell)}: {time.process_time() - started_s:.0f} s of CPU time"
+
+
+def realtime_ttft_s(recorder: Recorder) -> list[float | None]:
+    """Each realtime request's time to first token, in order of arrival; None where it had none."""
+    return [
+        life.first_s - life.arrival_s if life.first_s is not None and ended_well(life) else None
+        for life in recorder.lives.values()
+        if life.service_class is ServiceClass.REALTIME
+    ]
 
 
 def read(folder: Path) -> Figures:
@@ -104,7 +124,37 @@ def table(found: Figures) -> Iterator[str]:
         for name, cell in found.items():
             kind = name.removeprefix(f"{group}-")
             if kind != name:
-                yield f"| {u:.2f} | {label(kind)} | {' | '.join(row(cell, alone, due))} |"
+                said = label(kind) + (f" ({MORE[group]:,})" if more(group, kind) else "")
+                yield f"| {u:.2f} | {said} | {' | '.join(row(cell, alone, due))} |"
+    yield ""
+    yield (
+        "The p99 of TTFT beside 400 batch requests over that of the same requests alone, and its "
+        "95 % interval by drawing requests again:"
+    )
+    yield ""
+    for group in (group for group in RATES if {f"{group}-{k}" for k in PAIR} <= found.keys()):
+        cells = [found[f"{group}-{kind}"] for kind in PAIR]
+        u = cells[0]["figures"]["busy"]
+        yield f"- u = {u:.2f}: {tail_ratio(*(cell['ttft_s'] for cell in cells))}"
+
+
+def more(group: str, kind: str) -> bool:
+    """Whether a cell has more requests than the others."""
+    return group in MORE and kind in PAIR
+
+
+def tail_ratio(alone_s: Sequence[float | None], beside_s: Sequence[float | None]) -> str:
+    """How often the p99 beside batch is that alone. Both are drawn again by the same requests."""
+    pairs = [(a, b) for a, b in zip(alone_s, beside_s, strict=True) if None not in (a, b)]
+    rng = random.Random(0)
+
+    def ratio(drawn: Sequence[tuple]) -> float:
+        alone, beside = (Spread.of(each).p99 for each in zip(*drawn, strict=True))
+        return beside / alone
+
+    ratios = sorted(ratio(rng.choices(pairs, k=len(pairs))) for _ in range(DRAWS))
+    low, high = ratios[DRAWS // 40], ratios[-DRAWS // 40]
+    return f"{ratio(pairs):.2f} ({low:.2f} to {high:.2f}), of {len(pairs):,} requests"
 
 
 def label(kind: str) -> str:

@@ -2,11 +2,12 @@
 
 The file holds the model's name and the steps:
 
-    {"model": "smollm2-135m",
+    {"model": "smollm2-135m", "door_s": 0.0007,
      "steps": [{"rows": 32, "tokens": 1, "context": 1000, "seconds": 0.071}, …]}
 
 Each step computed `rows` chunks of `tokens` tokens, each at `context` tokens already in cache, and
-sampled once a row. `python bench/calibrate.py MODEL.gguf` writes one for the CPU executor.
+sampled once a row. door_s is that of `devices.Host`; without it, 0. `python bench/calibrate.py
+MODEL.gguf` writes a file for the CPU executor.
 """
 
 import json
@@ -48,7 +49,8 @@ class Calibration:
             f"{peaks.flops * efficiency.attention / 1e9:.4g} in attention, "
             f"{peaks.bytes_per_s * efficiency.weights / 1e9:.4g} GB/s of weights, "
             f"{peaks.bytes_per_s * efficiency.kv / 1e9:.4g} of KV, "
-            f"{self.device.overhead_s * 1e3:.3g} ms a step"
+            f"{self.device.overhead_s * 1e3:.3g} ms a step, "
+            f"{self.device.host.door_s * 1e3:.3g} ms at the door"
         )
 
 
@@ -57,36 +59,41 @@ def calibrated(device: Device, path: Path) -> Calibration:
 
     Raises ConfigError for a file that can't be used, ModelError for its model.
     """
-    model, steps = _read(path)
-    fitted = _fit(device, model, steps)
+    model, steps, door_s = _read(path)
+    fitted = _fit(replace(device, host=replace(device.host, door_s=door_s)), model, steps)
     errors = [abs(_modelled(fitted, model, s) / s.seconds - 1) for s in steps]
     return Calibration(fitted, median(errors), len(steps))
 
 
-def _read(path: Path) -> tuple[ModelShape, list[Step]]:
+def _read(path: Path) -> tuple[ModelShape, list[Step], float]:
     try:
         content = json.loads(path.read_bytes())
         model = find_model(str(content["model"]))
         steps = [_step(entry) for entry in content["steps"]]
+        door_s = _seconds(content.get("door_s", 0.0), least_s=0.0)
     except (OSError, ValueError, TypeError, KeyError) as error:
         raise ConfigError(f"{path}: no step timings: {error}") from error
     if len(steps) < _PARAMETERS:
         raise ConfigError(f"{path}: {len(steps)} steps can't fix {_PARAMETERS} constants")
-    return model, steps
+    return model, steps, door_s
 
 
 def _step(entry: dict[str, object]) -> Step:
     rows, tokens, context = (_whole(entry[name]) for name in ("rows", "tokens", "context"))
-    seconds = entry["seconds"]
-    if not isinstance(seconds, int | float) or not 0 < seconds < math.inf:
-        raise ValueError(f"{seconds!r} is no time")
+    seconds = _seconds(entry["seconds"])
     work = Work(tokens=rows * tokens, sampled=rows)
     pairs = rows * (tokens * context + tokens * (tokens + 1) // 2)
     if tokens == 1:
         work.decode_pairs = pairs
     else:
         work.prefill_pairs, work.prefill_kv_tokens = pairs, rows * (context + tokens)
-    return Step(work, float(seconds))
+    return Step(work, seconds)
+
+
+def _seconds(value: object, least_s: float = 1e-9) -> float:
+    if not isinstance(value, int | float) or not least_s <= value < math.inf:
+        raise ValueError(f"{value!r} is no time")
+    return float(value)
 
 
 def _whole(value: object) -> int:

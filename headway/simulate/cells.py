@@ -99,7 +99,8 @@ class Cell:
         """Replay a trace. Raises ConfigError where the sizes can't work."""
         capacity = self.sizes.capacity(self.device, self.model)
         timer = RooflineTimer(Roofline(self.device, self.model), capacity.block_bytes)
-        replay = Replay(self.scheduler(), Machine(capacity, timer), Workload(trace, self.mix))
+        machine = Machine(capacity, timer, self.device.host)
+        replay = Replay(self.scheduler(), machine, Workload(trace, self.mix))
         return replay.run(progress)
 
 

@@ -56,6 +56,20 @@ class Link:
 
 
 @dataclass(frozen=True, slots=True)
+class Host:
+    """What the engine around a device adds, beyond its turn between two steps.
+
+    door_s: from a request's arrival to its scheduler and from a commit to the answer's reader,
+        together.
+    interrupt_gain_s: as the engine's own option; a step must end so much sooner for a realtime
+        arrival to take the lower classes out of it.
+    """
+
+    door_s: float = 0.0
+    interrupt_gain_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
 class Device:
     """A device that steps are timed on.
 
@@ -73,6 +87,7 @@ class Device:
     bandwidth_by_share: tuple[tuple[float, float], ...]
     weight_bytes: float = 2.0
     layer_group: int = 0
+    host: Host = Host()
 
     def bandwidth_share(self, share: float) -> float:
         """Share of the bandwidth that a share of the units can draw when nobody else does."""
@@ -163,6 +178,7 @@ DEVICES = {
             ((0.5, 0.6), (1.0, 1.0)),
             weight_bytes=0.717,
             layer_group=1,
+            host=Host(interrupt_gain_s=0.02),
         ),
     )
 }

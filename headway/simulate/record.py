@@ -69,7 +69,9 @@ class Recorder:
     windows: the scheduler's throughput against its bound, once in 1,000 steps.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, door_s: float = 0.0) -> None:
+        """door_s: a token is with its reader so long after its commit; see `devices.Host`."""
+        self._door_s = door_s
         self.lives: dict[RequestId, Life] = {}
         self.classes = {c: ClassRecord() for c in ServiceClass}
         self.busy = Busy()
@@ -112,7 +114,7 @@ class Recorder:
                 record.swaps += 1
             else:
                 record.recomputes += 1
-        self._emit(committed, now_s)
+        self._emit(committed, now_s + self._door_s)
         for finished in committed.finished:
             self.lives[finished.request].finished = finished
             self.alive -= 1

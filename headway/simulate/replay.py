@@ -11,6 +11,7 @@ from headway.core.scheduler import Scheduler
 from headway.core.types import Lane, RequestId, ServiceClass
 from headway.errors import HeadwayError, NeverFitsError
 from headway.executors.simulated import SimulatedExecutor, SimulatedStep, StepTimer, VirtualClock
+from headway.simulate.devices import Host
 from headway.simulate.record import Recorder
 from headway.simulate.workload import Job, Workload
 
@@ -36,6 +37,7 @@ class Machine:
 
     capacity: Capacity
     timer: StepTimer
+    host: Host = Host()
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +50,7 @@ class Replay:
     """Drives one scheduler with one workload to its end. Use once."""
 
     def __init__(self, scheduler: Scheduler, machine: Machine, workload: Workload) -> None:
-        self.recorder = Recorder()
+        self.recorder = Recorder(machine.host.door_s)
         self._scheduler = scheduler
         self._workload = workload
         self._clock = VirtualClock()
@@ -59,7 +61,7 @@ class Replay:
         self._flights: dict[Lane, _Flight] = {}
         self._arrivals = deque(workload.arrivals())
         self._backlog: set[RequestId] = set()
-        self._interrupts = Interrupts(gain_s=0.0)
+        self._interrupts = Interrupts(machine.host.interrupt_gain_s)
         self._idle_s = 0.0
 
     def run(self, progress: Progress = lambda share: None) -> Recorder:

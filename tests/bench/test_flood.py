@@ -8,6 +8,7 @@ import pytest
 
 from headway.simulate.cells import Cell, Sizes
 from headway.simulate.devices import find_device
+from headway.simulate.figures import figures
 from headway.simulate.report import settings, values
 from headway.simulate.shapes import find_model
 from headway.simulate.synthetic import load_trace
@@ -25,7 +26,12 @@ def found() -> dict[str, Any]:
         shares = parse_shares({"realtime": 0.9, "batch": 0.1})
         device, model = find_device("h100"), find_model("llama-3.1-8b")
         cell = Cell(device, model, "tiered", Sizes(), Mix(shares, backlog=backlog))
-        cells[backlog] = {"settings": settings(cell), "figures": values(cell.run(trace))}
+        recorder = cell.replay(trace)
+        cells[backlog] = {
+            "settings": settings(cell),
+            "figures": values(figures(recorder, {})),
+            "ttft_s": flood.realtime_ttft_s(recorder),
+        }
     return {name: cells[2 if cell.mix.backlog else 0] for name, (cell, _) in flood.runs().items()}
 
 
@@ -38,14 +44,22 @@ def test_a_row_for_every_cell_and_what_batch_is_due(found: dict[str, Any]) -> No
     assert "realtime alone" in rows[0] and rows[0].endswith("|  |  |")
 
 
+def test_a_tail_is_compared_by_request() -> None:
+    alone_s = [0.01 + 0.0001 * (i % 97) for i in range(400)]
+    twice_s = [2 * seconds for seconds in alone_s]
+    assert flood.tail_ratio(alone_s, twice_s) == "2.00 (2.00 to 2.00), of 400 requests"
+    said = flood.tail_ratio([*alone_s, None, 0.3], [*alone_s, 0.1, 0.9])
+    assert said.startswith("1.00 (1.00 to ") and said.endswith("of 401 requests")
+
+
 def test_rows_of_cells_that_are_not_there_are_left_out(found: dict[str, Any]) -> None:
     some = {name: cell for name, cell in found.items() if not name.startswith("u0.30")}
     del some["u0.11-weighted"]
-    expected = [line for line in flood.table(found) if not line.startswith("|")]
-    lines = list(flood.table(some))
-    assert [line for line in lines if not line.startswith("|")] == expected
-    others = sum(name.startswith("u0.30") for name in found) + 1
-    assert len(lines) == len(list(flood.table(found))) - others
+    lines, whole = list(flood.table(some)), list(flood.table(found))
+    assert lines[0] == whole[0]
+    assert sum(line.startswith("- u") for line in lines) == len(flood.RATES) - 1
+    others = sum(name.startswith("u0.30") for name in found) + 1 + 1  # weighted, and a ratio
+    assert len(lines) == len(whole) - others
 
 
 def test_nothing_but_what_is_between_the_markers_is_written(
@@ -57,7 +71,7 @@ def test_nothing_but_what_is_between_the_markers_is_written(
         flood.write(page, flood.table(found))
     text = page.read_text()
     assert text.startswith(f"before\n\n{flood.BEGIN}\n\nBatch alone")
-    assert text.endswith(f"|\n\n{flood.END}\n\nafter\n") and "old" not in text
+    assert text.endswith(f" requests\n\n{flood.END}\n\nafter\n") and "old" not in text
     page.write_text("no markers")
     with pytest.raises(SystemExit, match="markers"):
         flood.write(page, flood.table(found))

@@ -49,8 +49,9 @@ def test_a_fitted_device_times_steps_it_has_not_seen(tmp_path: Path) -> None:
     entries = [
         {**dict(zip(names, step, strict=True)), "seconds": seconds(truth, *step)} for step in STEPS
     ]
-    path.write_text(json.dumps({"model": MODEL, "steps": entries}))
+    path.write_text(json.dumps({"model": MODEL, "door_s": 0.002, "steps": entries}))
     fit = calibrated(CPU, path)
+    assert fit.device.host == replace(CPU.host, door_s=0.002)
     assert fit.error < 0.02
     assert "7 steps" in fit.report
     for step in OTHERS:
@@ -72,6 +73,8 @@ STEP = {"rows": 1, "tokens": 1, "context": 0, "seconds": 1}
         json.dumps({"model": MODEL, "steps": [{**STEP, "rows": -1}]}),
         json.dumps({"model": MODEL, "steps": [{**STEP, "seconds": 0}]}),
         json.dumps({"model": MODEL, "steps": [STEP]}),
+        json.dumps({"model": MODEL, "steps": [STEP] * 5, "door_s": -1}),
+        json.dumps({"model": MODEL, "steps": [STEP] * 5, "door_s": "soon"}),
     ],
 )
 def test_files_that_hold_no_timings(tmp_path: Path, text: str) -> None:

@@ -8,8 +8,10 @@ import pytest
 
 from headway.core.config import POLICIES
 from headway.core.types import RequestId, ServiceClass
+from headway.engine.options import LoopOptions
 from headway.errors import ConfigError
 from headway.simulate.cells import Cell, Sizes, run_cells
+from headway.simulate.devices import Host, find_device
 from headway.simulate.record import Recorder, ended_well
 from headway.simulate.report import document
 from headway.simulate.synthetic import load_trace
@@ -137,7 +139,9 @@ def test_a_higher_rate_ends_no_later_and_waits_no_less() -> None:
         assert fast.classes[service_class].ttft.mean > seen.ttft.mean
 
 
-def realtime_after_batch(device: str, model: str, layer_group: int) -> tuple[float, int]:
+def realtime_after_batch(
+    device: str, model: str, layer_group: int, gain_s: float = 0.0
+) -> tuple[float, int]:
     """Realtime's time to first token beside a batch prompt of 8,000 tokens, and interrupts."""
     trace = Trace("two", (Record(0.0, 8000, 2), Record(0.1, 20, 2)))
     order = [ServiceClass.BATCH, ServiceClass.REALTIME]
@@ -145,7 +149,8 @@ def realtime_after_batch(device: str, model: str, layer_group: int) -> tuple[flo
     seeds = (make_cell(shares=shares, seed=seed).mix for seed in range(100))
     seed = next(m.seed for m in seeds if [m.service_class(i) for i in range(2)] == order)
     cell = make_cell(device=device, model=model, shares=shares, seed=seed)
-    grouped = replace(cell, device=replace(cell.device, layer_group=layer_group))
+    host = Host(interrupt_gain_s=gain_s)
+    grouped = replace(cell, device=replace(cell.device, layer_group=layer_group, host=host))
     recorder = replayed(grouped, trace)
     assert all(ended_well(life) for life in recorder.lives.values())
     first_s = recorder.lives[RequestId(1)].first_s
@@ -159,6 +164,27 @@ def test_realtime_interrupts_a_long_step_where_the_device_can(names: tuple[str, 
     assert [interrupted for _, interrupted in waits.values()] == [0, 1, 1]
     seconds = {group: wait_s for group, (wait_s, _) in waits.items()}
     assert seconds[1] <= seconds[4] < 0.6 * seconds[0]
+
+
+def test_realtime_interrupts_where_that_gains_what_the_engine_asks() -> None:
+    whole_s, _ = realtime_after_batch("h100", "llama-3.1-8b", 0)
+    assert realtime_after_batch("h100", "llama-3.1-8b", 1, 0.5 * whole_s)[1] == 1
+    assert realtime_after_batch("h100", "llama-3.1-8b", 1, whole_s) == (whole_s, 0)
+
+
+def test_the_cpu_interrupts_as_the_engine_does() -> None:
+    assert find_device("cpu").host.interrupt_gain_s == LoopOptions().interrupt_gain_s
+
+
+def test_readers_have_tokens_a_door_later_than_the_scheduler() -> None:
+    cell = make_cell()
+    far = replace(cell, device=replace(cell.device, host=Host(door_s=0.25)))
+    near, later = replayed(cell).lives.values(), replayed(far).lives.values()
+    for life, other in zip(near, later, strict=True):
+        assert life.first_s is not None
+        assert other.first_s == pytest.approx(life.first_s + 0.25)
+        assert other.last_s == pytest.approx(life.last_s + 0.25)
+        assert other.arrival_s == life.arrival_s
 
 
 def test_equal_hash_ids_are_served_from_the_prefix_cache() -> None:
