@@ -22,6 +22,10 @@ Watch = Callable[[Flight], None]
 """Sees to it that `StepLoop.land` is called when a step has ended."""
 
 
+SNAPSHOT_S = 0.05
+"""It takes a third as long as planning a step of one row, which waits for it."""
+
+
 class StallError(HeadwayError):
     """A step has lasted longer than the stall limit."""
 
@@ -34,7 +38,8 @@ class StepLoop:
     It waits for a step on the unified lane, since nothing else can be done meanwhile. Those of two
     lanes are watched: whoever calls `turn` then calls `land` for each as it ends.
 
-    snapshot: the scheduler's, after the last commit.
+    snapshot: the scheduler's, after the last commit in which requests came, went or moved; where
+        they do nothing but decode, at most SNAPSHOT_S old and one step.
     urgent: whether realtime has arrived since the last arrivals were taken in; the engine clears
         it before it takes them in.
     """
@@ -61,6 +66,8 @@ class StepLoop:
         self._pace = {lane: Pace() for lane in Lane}
         self._interrupts = Interrupts(options.interrupt_gain_s)
         self._changed = True
+        self._moved = False
+        self._snapshot_due_s = 0.0
         self._news: list[News] = []
         self._ended = ""
 
@@ -76,7 +83,7 @@ class StepLoop:
 
     def add(self, lives: Sequence[Live]) -> None:
         """Take in the choices of one request; what the scheduler refuses ends with ERROR."""
-        self._changed = True
+        self._changed = self._moved = True
         for live in lives:
             self._choices.add(live)
             if self._ended:
@@ -90,7 +97,7 @@ class StepLoop:
 
     def abort(self, request: RequestId) -> None:
         """End a choice at the next commit."""
-        self._changed = True
+        self._changed = self._moved = True
         if not self._ended:
             self._scheduler.abort(request)
 
@@ -186,7 +193,9 @@ class StepLoop:
         verdicts = self._choices.judge(outcome)
         now_s = self._clock()
         committed = self._scheduler.commit(plan, outcome, verdicts, now_s)
-        self.snapshot = self._scheduler.snapshot()
+        if self._moved or _moves(plan, committed) or now_s >= self._snapshot_due_s:
+            self._snapshot_due_s, self._moved = now_s + SNAPSHOT_S, False
+            self.snapshot = self._scheduler.snapshot()
         if committed != Committed() or not plan.empty:
             step = None if plan.empty else planned
             self._news.append(News(committed, now_s, step, outcome))
@@ -209,3 +218,9 @@ class StepLoop:
             self._choices.tell(each)
         if news:
             self._choices.flush()
+
+
+def _moves(plan: StepPlan, committed: Committed) -> bool:
+    """Whether a step did more than compute for those who were there before it."""
+    copies = plan.empty or plan.swap_in or plan.swap_out
+    return bool(copies or committed.admitted or committed.finished or committed.preempted)
