@@ -23,7 +23,7 @@ from dataclasses import asdict, astuple, dataclass
 from pathlib import Path
 from statistics import fmean, median
 
-from calibrate import Answer, Host, Timings, document, pace, time_host, time_steps, tokens_of
+from calibrate import Answer, Host, Timings, document, pace, time_engine, time_steps, tokens_of
 
 from headway.assembly import EngineOptions, Sizes, build_engine
 from headway.core.controller import LaneMode
@@ -137,19 +137,33 @@ def _run(model: LoadedModel, args: argparse.Namespace, trace: Trace) -> Run:
     )
 
 
-def _timed(model: LoadedModel, rounds: int) -> tuple[Timings, Host]:
-    return time_steps(model, rounds), time_host(model, summary=middle)
+@dataclass(frozen=True, slots=True)
+class Half:
+    """What was timed on one side of the load: see `calibrate.document`."""
+
+    computed: Timings
+    whole: Timings
+    host: Host
 
 
-def _fitted(name: str, halves: Sequence[tuple[Timings, Host]]) -> Calibration:
+def _timed(model: LoadedModel, rounds: int) -> Half:
+    host, whole = time_engine(model, summary=middle)
+    return Half(time_steps(model, rounds), whole, host)
+
+
+def _fitted(name: str, halves: Sequence[Half]) -> Calibration:
     """The device that fits what was timed on either side of the load."""
-    timed = {case: [s for timings, _ in halves for s in timings[case]] for case in halves[0][0]}
-    hosts = [astuple(host) for _, host in halves]
+    computed, whole = _joined([h.computed for h in halves]), _joined([h.whole for h in halves])
+    hosts = [astuple(half.host) for half in halves]
     host = Host(*(fmean(values) for values in zip(*hosts, strict=True)))
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "steps.json"
-        path.write_text(json.dumps(document(name, timed, host, middle)))
+        path.write_text(json.dumps(document(name, computed, whole, host, middle)))
         return calibrated(find_device("cpu"), path)
+
+
+def _joined(sides: Sequence[Timings]) -> Timings:
+    return {case: [s for side in sides for s in side[case]] for case in sides[0]}
 
 
 def middle(values: Sequence[float]) -> float:

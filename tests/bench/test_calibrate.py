@@ -1,6 +1,7 @@
 """What bench/calibrate.py and bench/fidelity.py make of what they time."""
 
 from itertools import count
+from typing import Any
 
 import pytest
 
@@ -25,19 +26,20 @@ def end(when_s: float, compute_s: float, *tokens: int) -> StepEnd:
     return StepEnd(StepPlan(step, Lane.UNIFIED, chunks=chunks), record, outcome, {}, when_s)
 
 
-def test_a_turn_is_what_lies_between_two_commits_less_the_computing() -> None:
+def test_a_step_in_an_engine_lasts_from_commit_to_commit() -> None:
     watch = calibrate.Watch()
     for each in (end(1.0, 0.2, 16), end(1.3, 0.2, 1), end(1.6, 0.2, 1), end(2.0, 0.1, 1, 1)):
         watch.on_step(each)
-    assert list(watch.turns_s(1)) == [pytest.approx(0.1)], "both steps decode that many rows"
-    assert list(watch.turns_s(2)) == []
+    assert list(watch.decoded(1)) == [pytest.approx((0.3, 0.2))], "both decode that many rows"
+    assert list(watch.decoded(2)) == []
 
 
-def test_a_case_takes_its_computing_and_the_turn_before_it() -> None:
+def test_a_case_takes_its_computing_and_the_turn_before_it_or_what_a_whole_step_took() -> None:
     host = calibrate.Host(step_s=0.5, row_s=0.25, door_s=0.125)
-    written = calibrate.document("m", {calibrate.ROWS: [2.0, 1.0]}, host, min)
+    computed, whole = {calibrate.CASES[0]: [2.0, 1.0]}, {calibrate.LONE: [4.0, 3.0]}
+    written = calibrate.document("m", computed, whole, host, min)
     assert written["door_s"] == 0.125
-    assert [step["seconds"] for step in written["steps"]] == [1.0 + 0.5 + 8 * 0.25]
+    assert [step["seconds"] for step in written["steps"]] == [3.0, 1.0 + 0.5 + 16 * 0.25]
 
 
 def test_a_stall_now_and_then_does_not_count() -> None:
@@ -46,9 +48,10 @@ def test_a_stall_now_and_then_does_not_count() -> None:
 
 
 def test_what_is_timed_on_both_sides_of_the_load_counts_alike() -> None:
-    def half(factor: float) -> tuple[object, object]:
-        timed = {case: [factor * 0.001 * (i + 1)] for i, case in enumerate(calibrate.CASES)}
-        return timed, calibrate.Host(0.001 * factor, 0.0, 0.001 * factor)
+    def half(factor: float) -> Any:
+        computed = {case: [factor * 0.001 * (i + 1)] for i, case in enumerate(calibrate.CASES)}
+        whole = {case: [factor * 0.001 * case.rows] for case in calibrate.ENGINE_CASES}
+        return fidelity.Half(computed, whole, calibrate.Host(0.001 * factor, 0.0, 0.001 * factor))
 
     middle = fidelity._fitted("smollm2-135m", [half(2.0), half(2.0)])
     drifted = fidelity._fitted("smollm2-135m", [half(1.0), half(3.0)])
