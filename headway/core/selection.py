@@ -88,8 +88,6 @@ class _Search:
             nodes += 1
             if gained > value:
                 value, picks = gained, list(taken)
-            if at == len(self._items) or not left:
-                continue
             if gained + self.bound(at, room, left) <= value * (1 + 1e-12):
                 continue
             stack.append((at + 1, room, left, gained, taken))

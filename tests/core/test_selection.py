@@ -48,6 +48,10 @@ def test_equal_items_are_taken_in_order() -> None:
     assert select([Item(1.0, 2)] * 5, 6, 8).chosen == (0, 1, 2)
 
 
+def test_the_chosen_are_named_in_the_order_given_not_in_that_of_density() -> None:
+    assert select([Item(1.0, 2), Item(3.0, 2), Item(2.0, 2)], 6, 8).chosen == (0, 1, 2)
+
+
 @pytest.mark.parametrize("seats", [1, 2, 3, 12])
 def test_exact_mode_finds_the_optimum(seats: int) -> None:
     """Residents and newcomers of all classes, and a few odd values; up to twelve candidates."""
@@ -101,6 +105,19 @@ def test_the_fix_up_counts_only_where_it_gives_more() -> None:
     items = [Item(1.0, 1), Item(1.0, 1), Item(1.0, 1), Item(2.0, 3)]
     assert select(items, 3, 4, nodes=0).chosen == (0, 1, 2)
     assert select([Item(1.0, 1), Item(10.0, 20)], 20, 4, nodes=0).chosen == (1,)
+
+
+def test_seats_bound_by_the_most_valuable_item_left_not_by_the_densest() -> None:
+    """Twice the densest would be 4: nothing would seem to be missing from greedy's 2 + 7."""
+    items = [Item(2.0, 1), *TRAP]
+    assert select(items, 10, 2, nodes=0).value == 9.0
+    assert select(items, 10, 2).chosen == (2, 3)
+
+
+def test_what_can_never_fit_promises_nothing() -> None:
+    """A part of it would be worth more than all that fits."""
+    selection = select([Item(100.0, 40), Item(1.0, 2)], 30, 4, nodes=0)
+    assert (selection.chosen, selection.gap) == ((1,), 0.0)
 
 
 def test_the_last_block_counts_in_the_bound() -> None:

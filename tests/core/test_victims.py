@@ -78,6 +78,16 @@ def test_what_others_hold_need_not_be_computed_again() -> None:
     assert shared == pytest.approx(alone / 3, rel=0.15)
 
 
+def test_only_leading_blocks_are_found_again() -> None:
+    """Digests are chained: a block is found only after those before it."""
+    pool = BlockPool(8)
+    blocks = pool.allocate(3, Lane.UNIFIED)
+    pool.acquire([blocks[0], blocks[2]])
+    assert uncached_tokens(blocks, 3 * SIZE, SIZE, pool) == 2 * SIZE
+    pool.acquire([blocks[1]])
+    assert uncached_tokens(blocks, 3 * SIZE, SIZE, pool) == 0
+
+
 def test_what_others_hold_entirely_costs_nothing_to_compute_again() -> None:
     pool = BlockPool(32)
     first = resident(1, pool, 4)
