@@ -2,13 +2,15 @@
 
     python bench/peers/mixed.py MODEL.gguf --out FOLDER [--llama-cpp PYTHON --q4-0 GGUF]
         [--openvino PYTHON] [--vllm PYTHON --vllm-plugin PYTHON --hf FOLDER]
-        [--itl 20,50,100] [--u 0.1,0.3,0.6] [--seconds 60] [--rounds 3]
+        [--itl 20,50,100] [--u 0.1,0.3,0.6] [--seconds 60] [--longest 60] [--rounds 3]
 
 First the rates: those at which the realtime traffic alone keeps Headway busy a share u of the time.
 Then, round by round, every server by itself: batch alone, and at each rate realtime alone and under
 the flood. Every server of a round gets the same requests, and no load those of another, which a
-prefix cache may hold. Writes FOLDER/mixed.json after each cell, and at the end the tables to
-FOLDER/mixed.md (mixed_tables.py). Everything is sent by `headway bench serve`.
+prefix cache may hold. Cells of Headway's own servers last until all rounds together have as many
+realtime requests as a p99 takes, where --longest seconds a cell are enough. Writes
+FOLDER/mixed.json after each cell, and at the end the tables to FOLDER/mixed.md (mixed_tables.py).
+Everything is sent by `headway bench serve`.
 """
 
 import argparse
@@ -25,23 +27,28 @@ import servers
 from mixed_tables import Cell, tables
 from servers import Server, running
 
+from headway.simulate.figures import ENOUGH_FOR_P99
+
 REALTIME = "prompt=80,answer=32"
 FLOOD = "batch:streams=32,prompt=190,answer=128"
+_SPARE = 1.1  # arrivals are random
 
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """Realtime requests a second, or 0, with or without the flood; drawn from a seed."""
+    """Realtime requests a second, or 0, with or without the flood, for so long; drawn from a
+    seed."""
 
     rate: float
     flood: bool
     seed: int
+    seconds: float
 
     def on(self, url: str, server: Server, settings: argparse.Namespace) -> dict:
         """What `headway bench serve` says of it."""
         out = settings.out / "cell.json"
         command = [sys.executable, "-m", "headway", "bench", "serve", url, "--json", str(out)]
-        command += ["--priority", server.priority, "--seconds", f"{settings.seconds:g}"]
+        command += ["--priority", server.priority, "--seconds", f"{self.seconds:g}"]
         command += ["--warmup", f"{settings.warmup:g}", "--seed", f"{self.seed}"]
         if self.rate:
             command += ["--traffic", f"realtime:rate={self.rate:g},{REALTIME}"]
@@ -72,7 +79,7 @@ def rates(server: Server, settings: argparse.Namespace) -> dict[float, float]:
         for u in settings.u:
             for look in range(2):
                 before_s, begin_s = busy_s(live.url), time.monotonic()
-                once = Load(u / a_request_s, False, len(found) * 2 + look)
+                once = Load(u / a_request_s, False, len(found) * 2 + look, settings.seconds)
                 once.on(live.url, server, settings)
                 busy = (busy_s(live.url) - before_s) / (time.monotonic() - begin_s)
                 a_request_s *= busy / u
@@ -96,13 +103,21 @@ def measure(
                 ]
                 for index, (u, rate, flood) in enumerate(cases):
                     seed = settings.seed + 100 * turn + index
-                    said = Load(rate, flood, seed).on(live.url, server, settings)
+                    load = Load(rate, flood, seed, cell_s(server, rate, settings))
+                    said = load.on(live.url, server, settings)
                     cells.append(Cell.of(server.name, turn, u, flood, said))
                     place = f"round {turn + 1} of {settings.rounds}"
                     print(f"{place}: {cells[-1]}", file=sys.stderr, flush=True)
                     document = {"rates": rate_of, "cells": [asdict(c) for c in cells]}
                     (settings.out / "mixed.json").write_text(json.dumps(document, indent=1))
     return cells
+
+
+def cell_s(server: Server, rate: float, settings: argparse.Namespace) -> float:
+    """Seconds a cell lasts."""
+    ours = server.python == sys.executable and rate
+    for_p99_s = _SPARE * ENOUGH_FOR_P99 / rate / settings.rounds if ours else 0.0
+    return max(settings.seconds, for_p99_s) if for_p99_s <= settings.longest else settings.seconds
 
 
 def floats(text: str) -> tuple[float, ...]:
@@ -118,6 +133,7 @@ def main() -> None:
     parser.add_argument("--itl", type=floats, default=(20.0, 50.0, 100.0), metavar="MS[,…]")
     parser.add_argument("--u", type=floats, default=(0.1, 0.3, 0.6), metavar="U[,…]")
     parser.add_argument("--seconds", type=float, default=60.0)
+    parser.add_argument("--longest", type=float, default=0.0)
     parser.add_argument("--warmup", type=float, default=8.0)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seed", type=int, default=1000)

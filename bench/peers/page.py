@@ -1,7 +1,7 @@
 """Measures Headway beside its peers and writes the tables into a document: `make bench-peers`.
 
     python bench/peers/page.py MODEL.gguf [--out build/peers] [--llama-cpp PYTHON]
-        [--openvino PYTHON] [--vllm PYTHON] [--rounds 3] [--seconds 60]
+        [--openvino PYTHON] [--vllm PYTHON] [--rounds 3] [--seconds 60] [--longest 120]
         [--parts raw,mixed,footprint] [--page docs/benchmarks.md]
 
 Makes the model files that peers need, in the folder `--out`, unless --q4-0 and --hf name them. Runs
@@ -64,7 +64,7 @@ def commands(settings: argparse.Namespace) -> dict[str, list[str]]:
     many = [*named, "--port", f"{settings.port}"]
     many += ["--vllm-plugin", settings.vllm_plugin] if settings.vllm_plugin else []
     rounds = ["--rounds", f"{settings.rounds}"]
-    seconds = ["--seconds", f"{settings.seconds:g}"]
+    seconds = ["--seconds", f"{settings.seconds:g}", "--longest", f"{settings.longest:g}"]
     out = settings.out
     itl = ["--itl", ",".join(f"{target_ms:g}" for target_ms in ITL)]
     raw = [*named, *rounds, "--variants", VARIANTS, "--json", str(out / "raw.json")]
@@ -248,6 +248,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=ROOT / "build" / "peers")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=60.0, help="of each mixed load")
+    parser.add_argument("--longest", type=float, default=120.0, help="of Headway's, for a p99")
     parser.add_argument("--parts", default=",".join(PARTS))
     parser.add_argument("--page", type=Path, default=ROOT / "docs" / "benchmarks.md")
     settings = parser.parse_args()
