@@ -81,16 +81,21 @@ class Backend:
     """What computes: "native", the CPU's own kernels, or "torch" on a device.
 
     device: "cpu", "cuda" or "cuda:N". dtype: "bf16", "fp16", "fp32" or "auto", which is bf16 on a
-        GPU and fp32 on a CPU. Both are torch's: ConfigError for others than the defaults elsewhere.
+        GPU and fp32 on a CPU. attention: "gathered", "paged" or "auto"; graphs: "on", "off" or
+        "auto"; as headway.executors.torch_.options has them.
+    All but the first are torch's: ConfigError for others than the defaults elsewhere.
     """
 
     executor: str = "native"
     device: str = "cpu"
     dtype: str = "auto"
+    attention: str = "auto"
+    graphs: str = "auto"
 
     def __post_init__(self) -> None:
-        if self.executor == "native" and (self.device, self.dtype) != ("cpu", "auto"):
-            raise ConfigError("--device and --dtype need --executor torch")
+        torchs = (self.device, self.dtype, self.attention, self.graphs)
+        if self.executor == "native" and torchs != ("cpu", "auto", "auto", "auto"):
+            raise ConfigError("--device, --dtype, --attention and --graphs need --executor torch")
 
     @property
     def floats(self) -> str:
@@ -166,7 +171,12 @@ def _executor(weights: Weights, options: EngineOptions) -> Executor:
         raise ConfigError(
             "the torch executor needs PyTorch: pip install 'headway[torch]'"
         ) from None
-    torch_options = build.options_for(backend.device, backend.floats)
+    torch_options = replace(
+        build.options_for(backend.device, backend.floats),
+        divided=options.lanes is not LaneMode.UNIFIED,
+        attention=backend.attention,
+        graphs=backend.graphs,
+    )
     blocks = sizes.kv_blocks or build.pool_blocks(weights, torch_options, sizes.block_size)
     whole = native_options(weights.config, replace(sizes, kv_blocks=blocks))
     return build.build_executor(weights, whole, torch_options)

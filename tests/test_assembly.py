@@ -4,8 +4,6 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-import tokenizers
-from tokenizers import models, pre_tokenizers
 
 from headway.assembly import (
     Backend,
@@ -20,33 +18,26 @@ from headway.core.controller import LaneMode
 from headway.core.types import FinishReason
 from headway.engine.types import GenerationRequest, SamplingParams, StopConditions
 from headway.errors import ConfigError, NeverFitsError
-from headway.models.loader import LoadedModel
-from headway.models.tokenizer import SpecialIds, Spelling, Tokenizer
 from headway.testing import make_capacity
-from tests.tiny import Tiny, tiny_weights
+from tests.tiny import tiny_loaded
 
 SIZES = Sizes(kv_blocks=16, max_seqs=4, max_step_tokens=64, max_model_len=128, threads=1)
 
 
-def tiny_model() -> LoadedModel:
-    """A random model over bytes."""
-    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    core = tokenizers.Tokenizer(models.BPE({c: i for i, c in enumerate(alphabet)}, []))
-    core.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer = Tokenizer(core, Spelling.BYTE_LEVEL, SpecialIds(), len(alphabet))
-    weights = tiny_weights(Tiny(vocab=256))
-    return LoadedModel(weights, tokenizer, None, frozenset({7}), "tiny", ())
-
-
 def test_a_gpu_is_not_promised_in_silence() -> None:
-    for backend in ({"device": "cuda"}, {"dtype": "bf16"}):
+    for backend in (
+        {"device": "cuda"},
+        {"dtype": "bf16"},
+        {"attention": "gathered"},
+        {"graphs": "off"},
+    ):
         with pytest.raises(ConfigError, match="need --executor torch"):
             Backend(**backend)
     assert Backend("torch", "cuda", "bf16").floats == "bf16"
 
 
 def test_engine_around_a_tiny_model_answers() -> None:
-    model = tiny_model()
+    model = tiny_loaded()
     prompt = model.tokenizer.encode("hello", add_special=False)
     request = GenerationRequest(prompt, sampling=SamplingParams(0.0), stop=StopConditions(8))
     engine = build_engine(model, EngineOptions(SIZES))
@@ -96,7 +87,7 @@ def test_sizes_that_are_no_whole_numbers_are_refused(name: str, value: Any) -> N
 
 
 def test_a_step_larger_than_the_memory_is_refused() -> None:
-    wide = replace(tiny_model().weights.config, intermediate=1 << 24)
+    wide = replace(tiny_loaded().weights.config, intermediate=1 << 24)
     with pytest.raises(ConfigError, match=r"steps of 65,552 tokens .* GB are free"):
         native_options(wide, Sizes(max_seqs=1 << 16))
 
@@ -113,11 +104,11 @@ def test_a_step_larger_than_the_memory_is_refused() -> None:
 )
 def test_options_that_can_not_work_are_refused(options: EngineOptions) -> None:
     with pytest.raises(ConfigError):
-        build_engine(tiny_model(), options)
+        build_engine(tiny_loaded(), options)
 
 
 def test_defaults_fit_the_machine() -> None:
-    config = tiny_model().weights.config
+    config = tiny_loaded().weights.config
     options = native_options(config, Sizes())
     assert options.kv_blocks == 4096 and options.host_blocks == 0
     assert options.max_seqs == 64 and options.max_step_tokens == 512
@@ -127,7 +118,7 @@ def test_defaults_fit_the_machine() -> None:
 
 
 def test_block_bytes_are_the_executors_own() -> None:
-    model = tiny_model()
+    model = tiny_loaded()
     engine = build_engine(model, EngineOptions(SIZES))
     try:
         assert engine.capacity.block_bytes == block_bytes(model.weights.config, 16)

@@ -4,8 +4,12 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
+import tokenizers
+from tokenizers import models, pre_tokenizers
 
+from headway.models.loader import LoadedModel
 from headway.models.quant import quantize
+from headway.models.tokenizer import SpecialIds, Spelling, Tokenizer
 from headway.models.types import AttentionShape, ModelConfig, Rope, Tensor, TensorType, Weights
 
 
@@ -92,3 +96,13 @@ def _config(tiny: Tiny) -> ModelConfig:
         norm_eps=1e-5,
         max_context=4096,
     )
+
+
+def tiny_loaded() -> LoadedModel:
+    """A random model over bytes."""
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    core = tokenizers.Tokenizer(models.BPE({c: i for i, c in enumerate(alphabet)}, []))
+    core.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer = Tokenizer(core, Spelling.BYTE_LEVEL, SpecialIds(), len(alphabet))
+    weights = tiny_weights(Tiny(vocab=256))
+    return LoadedModel(weights, tokenizer, None, frozenset({7}), "tiny", ())

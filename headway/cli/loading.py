@@ -75,7 +75,13 @@ def engine_options(settings: argparse.Namespace) -> "EngineOptions":
         targets,
         lanes=lane_mode(settings.lanes),
         weight_cache=weight_cache(settings.weight_cache),
-        backend=Backend(settings.executor, settings.device, settings.dtype),
+        backend=Backend(
+            settings.executor,
+            settings.device,
+            settings.dtype,
+            settings.attention,
+            settings.graphs,
+        ),
     )
 
 

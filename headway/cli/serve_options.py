@@ -68,6 +68,21 @@ ENGINE_OPTIONS = (
         "auto",
     ),
     Option(
+        "attention",
+        choice(("auto", "gathered", "paged")),
+        _MEMORY,
+        "of the torch executor: PyTorch's over gathered blocks, or Triton's over block tables; "
+        "auto is paged on a GPU that can",
+        "auto",
+    ),
+    Option(
+        "graphs",
+        choice(("auto", "on", "off")),
+        _MEMORY,
+        "of the torch executor: CUDA graphs for decode; auto has them beside paged attention",
+        "auto",
+    ),
+    Option(
         "weight-cache",
         TEXT,
         _MEMORY,

@@ -8,15 +8,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headway.core.plan import BlockCopy, Chunk, Open, SamplingSpec, StepPlan
+from headway.assembly import Backend, EngineOptions, Sizes, build_engine
+from headway.core.controller import LaneMode
+from headway.core.plan import BlockCopy, Capacity, Chunk, Open, SamplingSpec, StepPlan
 from headway.core.types import BlockId, Lane, RequestId
 from headway.errors import ConfigError, ExecutorError
 from headway.executors.torch_.build import blocks_beside, options_for, pool_blocks
 from headway.executors.torch_.executor import TorchExecutor
 from headway.executors.torch_.options import TorchOptions
 from headway.executors.torch_.pools import runs
+from headway.models.types import Weights
 from headway.testing import make_capacity
-from tests.tiny import tiny_weights
+from tests.tiny import tiny_loaded, tiny_weights
 
 
 @given(st.dictionaries(st.integers(0, 40), st.integers(0, 40), max_size=20))
@@ -38,6 +41,8 @@ def test_neighbours_are_copied_in_one_piece() -> None:
         (lambda: TorchOptions(dtype="fp8"), "fp8"),
         (lambda: TorchOptions(device="tpu"), "tpu"),
         (lambda: TorchOptions(layers_a_launch=0), "layers"),
+        (lambda: TorchOptions(graphs="on"), "graphs are for a GPU"),
+        (lambda: TorchOptions(graphs="some"), "some"),
     ],
 )
 def test_wrong_options_are_named(make: Callable[[], TorchOptions], says: str) -> None:
@@ -55,6 +60,28 @@ def test_a_pool_fits_beside_the_weights() -> None:
     assert pool_blocks(weights, options_for("cpu", "fp32"), 16) == 65_536 // 16
     assert blocks_beside(80_000_000_000, 16_000_000_000, 2_097_152) == 25_987
     assert blocks_beside(10_000_000_000, 16_000_000_000, 2_097_152) < 1
+
+
+@pytest.mark.parametrize("lanes", [LaneMode.UNIFIED, LaneMode.AUTO])
+def test_a_gpu_is_divided_unless_lanes_are_unified(
+    lanes: LaneMode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[TorchOptions] = []
+
+    class Seen(TorchExecutor):
+        def __init__(self, weights: Weights, capacity: Capacity, options: TorchOptions) -> None:
+            asked.append(options)
+            super().__init__(weights, capacity, options)
+
+    monkeypatch.setattr("headway.executors.torch_.build.TorchExecutor", Seen)
+    backend = Backend("torch", attention="gathered", graphs="off")
+    options = EngineOptions(Sizes(kv_blocks=16, max_model_len=128), lanes=lanes, backend=backend)
+    engine = build_engine(tiny_loaded(), options)
+    engine.start()
+    engine.stop()
+    (made,) = asked
+    assert made.divided is (lanes is LaneMode.AUTO)
+    assert (made.attention, made.graphs) == ("gathered", "off")
 
 
 def test_a_step_that_fails_still_closes() -> None:

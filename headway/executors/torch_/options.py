@@ -46,7 +46,9 @@ class TorchOptions:
         if self.graphs not in ("on", "off", "auto"):
             raise ConfigError(f"graphs {self.graphs!r} are not one of: on, off, auto")
         if self.graphs == "on" and self.invariant:
-            raise ConfigError("bits depend on neighbours where steps are padded to a few sizes")
+            raise ConfigError(
+                "graphs are for a GPU: padded to a few sizes, bits would depend on neighbours"
+            )
         kind = self.device.partition(":")[0]
         if kind not in ("cpu", "cuda"):
             raise ConfigError(f"device {self.device!r} is not cpu or cuda")
