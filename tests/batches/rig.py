@@ -1,8 +1,10 @@
 """A batch server over the real engine on the scripted executor, and ways to use it."""
 
+import errno
 import json
 import os
 import random
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -47,6 +49,25 @@ TEXTS = ByteTokenizer({token: chr(0x3042 + token).encode() for token in range(30
 FAST = LinearDuration(step_s=0.0005, token_s=0.00001, block_s=0.00001)
 QUICK = WorkOptions(retry_s=0.05, note_s=0.05)
 URL = "/v1/completions"
+
+
+class Disk:
+    """A disk that is full once `room` bytes were written, until it gets more room."""
+
+    def __init__(self, room: int) -> None:
+        self.room = room
+        self.refused = 0
+        self._lock = threading.Lock()
+
+    def write(self, fd: int, data: bytes) -> int:
+        with self._lock:
+            fit = min(self.room, len(data))
+            if not fit:
+                self.refused += 1
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            # Part of it first, as a real disk does.
+            self.room -= fit
+            return os.write(fd, data[:fit])
 
 
 @dataclass(frozen=True)

@@ -1,12 +1,7 @@
-"""Kinds of fault that batch services have had: bad lines, expiry, full disks, failing engines."""
+"""Kinds of fault that batch services have had: bad lines, expiry, failing engines, cancelling."""
 
-import errno
 import json
-import os
 import random
-import socket
-import threading
-import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
@@ -15,37 +10,15 @@ from pathlib import Path
 import openai
 import pytest
 
-from headway.batches.desk import BatchDesk, DeskLimits
+from headway.batches.desk import BatchDesk
 from headway.batches.types import Order, Status
 from headway.batches.work import WorkOptions
 from headway.core.plan import StepPlan, StepTiming
-from headway.core.types import ServiceClass
 from headway.errors import ConfigError
 from headway.testing import LinearDuration, Mishaps, make_capacity
 from tests.batches.rig import FAST, QUICK, TEXTS, URL, batch_server, jsonl, prompt_of, request
 from tests.engine.helpers import oracle
-from tests.server.live import MODEL, eventually
-
-SLOW = LinearDuration(step_s=0.02, token_s=0)
-
-
-class Disk:
-    """A disk that is full once `room` bytes were written, until it gets more room."""
-
-    def __init__(self, room: int) -> None:
-        self.room = room
-        self.refused = 0
-        self._lock = threading.Lock()
-
-    def write(self, fd: int, data: bytes) -> int:
-        with self._lock:
-            fit = min(self.room, len(data))
-            if not fit:
-                self.refused += 1
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-            # Part of it first, as a real disk does.
-            self.room -= fit
-            return os.write(fd, data[:fit])
+from tests.server.live import eventually
 
 
 def test_bad_lines_get_errors_of_their_own_and_the_rest_is_done(tmp_path: Path) -> None:
@@ -173,114 +146,6 @@ def test_a_batch_that_expired_while_nobody_served_is_expired_at_the_next_start(
         assert done.output_file_id is None
 
 
-def test_a_full_disk_pauses_jobs_and_refuses_uploads(tmp_path: Path) -> None:
-    disk = Disk(room=60_000)
-    with batch_server(tmp_path, write=disk.write) as rig:
-        client = rig.client
-        batch = rig.submit([request(i) for i in range(60)])
-        with disk._lock:
-            disk.room = 5_000
-        eventually(lambda: disk.refused > 3)
-        files = [path for path in (tmp_path / "files").iterdir() if path.stat().st_size]
-        for path in files:
-            assert path.read_bytes().endswith(b"\n"), "half a line"
-        assert client.batches.retrieve(batch.id).status == "in_progress"
-        answer = rig.server.http().post(
-            "/v1/files", files={"file": ("a.jsonl", b"x" * 300_000)}, data={"purpose": "batch"}
-        )
-        assert answer.status_code == 507
-        assert answer.json()["error"]["code"] == "insufficient_storage"
-        assert not list((tmp_path / "files").glob("*.part"))
-        assert len(list(client.files.list())) == 1
-        eventually(rig.engine.idle)  # nothing new is started meanwhile
-        with disk._lock:
-            disk.room = 10_000_000
-        done = rig.ended(batch)
-        results = rig.results(done.output_file_id)
-    assert done.status == "completed"
-    assert sorted(r["custom_id"] for r in results) == sorted(f"line-{i}" for i in range(60))
-
-
-def test_a_full_disk_under_the_database_refuses_and_pauses(tmp_path: Path) -> None:
-    with batch_server(tmp_path) as rig:
-        file = rig.client.files.create(file=("in.jsonl", jsonl([request(1)])), purpose="batch")
-        database = rig.desk.store._connection
-        most = database.execute("PRAGMA max_page_count").fetchone()[0]
-        database.execute("PRAGMA max_page_count = 1")  # SQLite's own: as many as there are
-        http = rig.server.http()
-        order = {
-            "input_file_id": file.id,
-            "endpoint": URL,
-            "completion_window": "24h",
-            "metadata": {str(i): "m" * 500 for i in range(16)},
-        }
-        answer = http.post("/v1/batches", json=order)
-        assert answer.status_code == 507
-        assert list(rig.client.batches.list()) == []
-        database.execute(f"PRAGMA max_page_count = {most}")
-        answer = http.post("/v1/batches", json=order)
-        assert answer.status_code == 200
-        done = rig.ended(rig.client.batches.retrieve(answer.json()["id"]))
-    assert done.status == "completed"
-
-
-def test_uploads_beyond_quota_and_size_leave_nothing(tmp_path: Path) -> None:
-    limits = DeskLimits(file_bytes=1_000_000, quota_bytes=2_100_000)
-    with batch_server(tmp_path, limits=limits) as rig:
-        client = rig.client
-        first = client.files.create(file=("a.jsonl", b"x" * 1_000_000), purpose="batch")
-        with pytest.raises(openai.BadRequestError, match="1 MB"):
-            client.files.create(file=("b.jsonl", b"x" * 1_000_001), purpose="batch")
-        other = client.files.create(file=("b.jsonl", b"x" * 900_000), purpose="batch")
-        with pytest.raises(openai.APIStatusError, match="quota") as refused:
-            client.files.create(file=("c.jsonl", b"x" * 600_000), purpose="batch")
-        assert refused.value.status_code == 507
-        assert {path.name for path in (tmp_path / "files").iterdir()} == {first.id, other.id}
-        client.files.delete(first.id)
-        client.files.create(file=("c.jsonl", b"x" * 600_000), purpose="batch")
-
-
-def test_results_are_kept_beyond_the_quota_and_new_jobs_are_not_taken(tmp_path: Path) -> None:
-    with batch_server(tmp_path, limits=DeskLimits(quota_bytes=10_000)) as rig:
-        done = rig.ended(rig.submit([request(i) for i in range(40)]))
-        assert len(rig.results(done.output_file_id)) == 40
-        with pytest.raises(openai.APIStatusError, match="quota"):
-            rig.client.batches.create(
-                input_file_id=done.input_file_id,
-                endpoint="/v1/completions",
-                completion_window="24h",
-            )
-
-
-def test_an_upload_cut_short_leaves_nothing(tmp_path: Path) -> None:
-    head = (
-        "POST /v1/files HTTP/1.1\r\nHost: x\r\nContent-Length: 900000\r\n"
-        "Content-Type: multipart/form-data; boundary=b\r\n\r\n"
-        '--b\r\nContent-Disposition: form-data; name="file"; filename="f"\r\n\r\n'
-    )
-    with batch_server(tmp_path) as rig:
-        with socket.create_connection((rig.server.host, rig.server.port)) as wire:
-            wire.sendall(head.encode() + b"x" * 300_000)
-            eventually(lambda: bool(list((tmp_path / "files").iterdir())))
-        eventually(lambda: not list((tmp_path / "files").iterdir()))
-
-
-def test_files_are_deleted_when_their_time_is_over(tmp_path: Path) -> None:
-    now_s = [1000.0]
-    desk = BatchDesk(tmp_path, clock=lambda: now_s[0])
-    ids = []
-    for life_s in (3600, 7200, 3600):
-        incoming = desk.receive()
-        incoming.write(jsonl([request(1)]))
-        ids.append(incoming.accept("", "in.jsonl", life_s).id)
-    desk.create(Order("", ids[2], URL, "24h", 86_400))
-    now_s[0] += 5000
-    desk.delete_expired()
-    # The third one is still to be read.
-    assert {path.name for path in (tmp_path / "files").iterdir()} == {ids[1], ids[2]}
-    desk.close()
-
-
 @pytest.mark.parametrize(("failing", "lost"), [({5}, False), ({5, 11, 17, 23, 29, 35}, True)])
 def test_lines_that_a_failed_step_took_along_are_tried_once_more(
     tmp_path: Path, failing: set[int], lost: bool
@@ -352,64 +217,6 @@ def test_cancelling_at_any_moment_loses_no_line(tmp_path: Path) -> None:
             ends.append(done.status)
     assert ends[1] == "cancelled" and ends[-1] == "completed"
     assert ends.count("cancelled") + ends.count("completed") == len(ends)
-
-
-def test_small_jobs_do_not_wait_for_large_ones(tmp_path: Path) -> None:
-    capacity = make_capacity(max_seqs=4, vocab_size=300)
-    with batch_server(tmp_path, capacity=capacity, duration=SLOW) as rig:
-        large = rig.submit([request(i, max_tokens=12) for i in range(150)])
-        small = rig.submit([request(1000)])
-        assert rig.ended(small).status == "completed"
-        assert rig.client.batches.retrieve(large.id).status == "in_progress"
-        rig.client.batches.cancel(large.id)
-        rig.ended(large)
-
-
-def test_seats_stay_taken_and_the_queue_short(tmp_path: Path) -> None:
-    capacity = make_capacity(kv_blocks=256, max_seqs=8, vocab_size=300)
-    with batch_server(tmp_path, capacity=capacity, duration=LinearDuration(0.005, 0)) as rig:
-        batch = rig.submit([request(i, max_tokens=10 + i % 30) for i in range(100)])
-        engine, samples = rig.engine.engine, []
-        eventually(lambda: engine.snapshot().classes[ServiceClass.BATCH].running == 8)
-        while rig.client.batches.retrieve(batch.id).status == "in_progress":
-            samples.append(engine.snapshot().classes[ServiceClass.BATCH])
-            time.sleep(0.003)
-        done = rig.ended(batch)
-    assert done.status == "completed"
-    body = samples[: len(samples) * 4 // 5]  # the end has too few lines left
-    assert sum(counts.running for counts in body) >= 0.9 * 8 * len(body)
-    assert max(counts.waiting for counts in samples) <= 24
-
-
-def test_realtime_is_not_slower_for_a_large_job_read_and_run_behind_it(tmp_path: Path) -> None:
-    capacity = make_capacity(max_seqs=4, vocab_size=300)
-    duration = LinearDuration(step_s=0.004, token_s=0)
-    with batch_server(tmp_path, capacity=capacity, duration=duration) as rig:
-        client = rig.client
-
-        def ttft_s() -> float:
-            start_s = time.perf_counter()
-            client.completions.create(
-                model=f"{MODEL}:realtime", prompt=prompt_of(7, 16), max_tokens=1
-            )
-            return time.perf_counter() - start_s
-
-        def median_ttft_s(status: str) -> float:
-            times_s = sorted(ttft_s() for _ in range(20))
-            assert client.batches.retrieve(batch.id).status == status
-            return times_s[10]
-
-        alone_s = sorted(ttft_s() for _ in range(20))[10]
-        batch = rig.submit([request(i, max_tokens=40) for i in range(8_000)])
-        read_s = median_ttft_s("validating")
-        eventually(lambda: client.batches.retrieve(batch.id).status == "in_progress", 20)
-        run_s = median_ttft_s("in_progress")
-        client.batches.cancel(batch.id)
-        cancelled = rig.ended(batch, 30)
-    assert cancelled.request_counts is not None and cancelled.request_counts.total == 8_000
-    # It may wait for the step in flight; the rest is for machines that do other things too.
-    assert read_s < 2 * alone_s + 0.05
-    assert run_s < 2 * alone_s + 0.05
 
 
 def test_jobs_go_on_after_a_stop(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from headway.batches.lines import Line, answer_line, read_lines, read_results, u
 from headway.batches.results import ResultLog
 from headway.batches.types import Counts, LineAnswer, Results
 from headway.errors import StorageFullError
-from tests.batches.test_faults import Disk
+from tests.batches.rig import Disk
 
 RESULTS = Results("file-out", "file-err")
 ANSWER = LineAnswer(200, b'{"choices":[]}', "req_1")

@@ -7,7 +7,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from headway.core.config import SchedulerConfig
-from headway.core.plan import Capacity, SamplingSpec
+from headway.core.lanes import LaneChooser
+from headway.core.plan import Capacity, Executor, SamplingSpec
 from headway.core.request import Usage
 from headway.core.scheduler import Scheduler
 from headway.core.types import FinishReason, ServiceClass
@@ -25,6 +26,7 @@ from headway.testing import (
     LinearDuration,
     ManualClock,
     Mishaps,
+    RecordingExecutor,
     Script,
     ScriptedExecutor,
     instant,
@@ -148,3 +150,24 @@ def until(condition: Callable[[], bool], limit_s: float = 5.0) -> None:
 
 
 SLOW = LinearDuration(step_s=0.01, token_s=0.001)
+
+
+@contextmanager
+def recorded_engine(
+    inner: Executor, interrupt_every: int = 0, lanes: LaneChooser | None = None
+) -> Iterator[tuple[Engine, RecordingExecutor]]:
+    """An engine that runs on a real executor, what it computes made to look a hundred times as
+    dear."""
+    executor = RecordingExecutor(inner, interrupt_every, compute_scale=100)
+    engine = Engine(
+        Scheduler(executor.capacity, SchedulerConfig(), lanes),
+        executor,
+        ByteTokenizer(),
+        ModelLimits.from_capacity(executor.capacity, frozenset({0})),
+        Surroundings(time.monotonic, random.Random(1)),
+    )
+    engine.start()
+    try:
+        yield engine, executor
+    finally:
+        engine.stop()

@@ -7,26 +7,21 @@ chunks, prefix hits and interrupts are forced, and each must have happened for t
 import functools
 import random
 import time
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 
 import pytest
 
-from headway.core.config import SchedulerConfig
 from headway.core.lanes import LaneChooser
 from headway.core.plan import Penalties, Truncation
-from headway.core.scheduler import Scheduler
 from headway.core.types import Arrangement, ServiceClass
-from headway.engine.engine import Engine, Surroundings
-from headway.engine.options import ModelLimits
+from headway.engine.engine import Engine
 from headway.engine.streams import SyncGeneration
 from headway.engine.types import GenerationRequest, SamplingParams, StopConditions
 from headway.executors.native import NativeExecutor, NativeOptions
 from headway.testing import RecordingExecutor
 from headway.testing.lanes import Restless
-from headway.testing.text import ByteTokenizer
-from tests.engine.helpers import Answer, collect, until
+from tests.engine.helpers import Answer, collect, recorded_engine, until
 from tests.tiny import LLAMA, tiny_weights
 
 WEIGHTS = tiny_weights(LLAMA, scale=3.0)
@@ -58,24 +53,10 @@ def requests() -> list[GenerationRequest]:
     return made
 
 
-@contextmanager
 def native_engine(
     options: NativeOptions, interrupt_every: int = 0, lanes: LaneChooser | None = None
-) -> Iterator[tuple[Engine, RecordingExecutor]]:
-    native = NativeExecutor(WEIGHTS, options)
-    executor = RecordingExecutor(native, interrupt_every, compute_scale=100)
-    engine = Engine(
-        Scheduler(executor.capacity, SchedulerConfig(), lanes),
-        executor,
-        ByteTokenizer(),
-        ModelLimits.from_capacity(executor.capacity, frozenset({0})),
-        Surroundings(time.monotonic, random.Random(1)),
-    )
-    engine.start()
-    try:
-        yield engine, executor
-    finally:
-        engine.stop()
+) -> AbstractContextManager[tuple[Engine, RecordingExecutor]]:
+    return recorded_engine(NativeExecutor(WEIGHTS, options), interrupt_every, lanes)
 
 
 HALVES = Arrangement(1, 1)

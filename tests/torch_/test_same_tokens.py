@@ -3,21 +3,16 @@ ends with the tokens and log probabilities of the same request alone."""
 
 import random
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 
-from headway.core.config import SchedulerConfig
 from headway.core.plan import Capacity
-from headway.core.scheduler import Scheduler
 from headway.core.types import ServiceClass
-from headway.engine.engine import Engine, Surroundings
-from headway.engine.options import ModelLimits
+from headway.engine.engine import Engine
 from headway.engine.types import GenerationRequest, SamplingParams, StopConditions
 from headway.executors.torch_.executor import TorchExecutor
 from headway.executors.torch_.options import TorchOptions
 from headway.testing import RecordingExecutor, make_capacity
-from headway.testing.text import ByteTokenizer
-from tests.engine.helpers import Answer, collect
+from tests.engine.helpers import Answer, collect, recorded_engine
 from tests.tiny import LLAMA, tiny_weights
 
 WEIGHTS = tiny_weights(LLAMA, scale=3.0)
@@ -27,25 +22,12 @@ SAMPLINGS = (
 )
 
 
-@contextmanager
 def torch_engine(
     capacity: Capacity, interrupt_every: int = 0
-) -> Iterator[tuple[Engine, RecordingExecutor]]:
+) -> AbstractContextManager[tuple[Engine, RecordingExecutor]]:
     """An engine that runs."""
     torch = TorchExecutor(WEIGHTS, capacity, TorchOptions(layers_a_launch=1))
-    executor = RecordingExecutor(torch, interrupt_every, compute_scale=100)
-    engine = Engine(
-        Scheduler(executor.capacity, SchedulerConfig()),
-        executor,
-        ByteTokenizer(),
-        ModelLimits.from_capacity(executor.capacity, frozenset({0})),
-        Surroundings(time.monotonic, random.Random(1)),
-    )
-    engine.start()
-    try:
-        yield engine, executor
-    finally:
-        engine.stop()
+    return recorded_engine(torch, interrupt_every)
 
 
 def requests() -> list[GenerationRequest]:
