@@ -68,7 +68,7 @@ def measure(server: Server, turn: int, settings: argparse.Namespace) -> Footprin
         first_token_s = asyncio.run(first_token(live))
         time.sleep(SETTLE_S)
         idle_mb = memory_mb(live.process)
-        Load(0.0, True, turn).on(live.url, server, settings)
+        Load(0.0, True, turn, settings.seconds).on(live.url, server, settings)
         return Footprint(server.name, turn, first_token_s, idle_mb, memory_mb(live.process))
 
 
