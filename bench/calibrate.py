@@ -22,7 +22,7 @@ from itertools import pairwise
 from pathlib import Path
 from statistics import median
 
-from step import BLOCK_TOKENS, Case, plans, run_once
+from step import Case, plans, run_once
 
 from headway.assembly import EngineOptions, Sizes, build_engine
 from headway.core.plan import StepResult
@@ -35,7 +35,7 @@ from headway.engine.types import (
     StepEnd,
     StopConditions,
 )
-from headway.executors.native import NativeExecutor, NativeOptions
+from headway.executors.native import BLOCK_TOKENS, NativeExecutor, NativeOptions
 from headway.models.loader import LoadedModel, load_model
 
 SMALL_HALF = 0x2C00  # 0.0625: contexts are filled with it, which costs attention the same

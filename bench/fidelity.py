@@ -130,8 +130,12 @@ def _run(model: LoadedModel, args: argparse.Namespace, trace: Trace) -> Run:
     return Run(
         real_ttft_s=median(a.times_s[0] - a.sent_s for a in answers),
         real_tpot_s=median((a.times_s[-1] - a.times_s[0]) / (len(a.times_s) - 1) for a in answers),
-        simulated_ttft_s=median(x.first_s - x.arrival_s for x in lives.values()),
-        simulated_tpot_s=median((x.last_s - x.first_s) / (x.tokens - 1) for x in lives.values()),
+        simulated_ttft_s=median(x.first_s - x.arrival_s for x in lives.values() if x.first_s),
+        simulated_tpot_s=median(
+            (x.last_s - x.first_s) / (x.tokens - 1)
+            for x in lives.values()
+            if x.first_s and x.last_s
+        ),
         fit=fit.error,
         pace=after_s / before_s,
     )

@@ -23,6 +23,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import plots
 
@@ -50,7 +51,7 @@ SHOWN_AT, SHOWN = "u0.62", ("tiered", "cap4", "cap16", "cap64", "fcfs")
 
 Run = tuple[Cell, int]  # and how many requests of the trace
 
-Figures = Mapping[str, dict]  # what a cell's file holds, by its name
+Figures = Mapping[str, dict[str, Any]]  # what a cell's file holds, by its name
 
 
 def runs() -> dict[str, Run]:
@@ -145,10 +146,11 @@ def more(group: str, kind: str) -> bool:
 
 def tail_ratio(alone_s: Sequence[float | None], beside_s: Sequence[float | None]) -> str:
     """How often the p99 beside batch is that alone. Both are drawn again by the same requests."""
-    pairs = [(a, b) for a, b in zip(alone_s, beside_s, strict=True) if None not in (a, b)]
+    both = zip(alone_s, beside_s, strict=True)
+    pairs = [(a, b) for a, b in both if a is not None and b is not None]
     rng = random.Random(0)
 
-    def ratio(drawn: Sequence[tuple]) -> float:
+    def ratio(drawn: Sequence[tuple[float, float]]) -> float:
         alone, beside = (Spread.of(each).p99 for each in zip(*drawn, strict=True))
         return beside / alone
 
@@ -167,7 +169,7 @@ def label(kind: str) -> str:
     return f"{name} ({FEW} realtime ones: no p99)" if kind in ("fcfs", "static") else name
 
 
-def row(cell: dict, alone: float, due: float) -> Iterator[str]:
+def row(cell: dict[str, Any], alone: float, due: float) -> Iterator[str]:
     """What realtime saw, and what batch got."""
     classes = cell["figures"]["classes"]
     realtime = classes["realtime"]
@@ -182,7 +184,7 @@ def row(cell: dict, alone: float, due: float) -> Iterator[str]:
     yield str(classes["batch"]["preemptions"])
 
 
-def batch_rate(cell: dict) -> float:
+def batch_rate(cell: dict[str, Any]) -> float:
     """Batch tokens a second."""
     return float(cell["figures"]["classes"]["batch"]["tokens_per_s"])
 

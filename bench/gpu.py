@@ -27,6 +27,7 @@ import time
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 from gpu_plot import plot
 
@@ -67,7 +68,7 @@ class Run:
     device: str
     limit_s: float
     end_s: float
-    document: dict[str, object] = field(default_factory=dict)
+    document: dict[str, Any] = field(default_factory=dict)
 
     def keep(self, section: str, name: str, value: object) -> None:
         """Write it down at once."""
@@ -86,9 +87,7 @@ class Run:
         """Seconds."""
         return self.end_s - time.monotonic()
 
-    def child(
-        self, arrangement: Arrangement, parts: list[str], limit_s: float
-    ) -> dict[str, object]:
+    def child(self, arrangement: Arrangement, parts: list[str], limit_s: float) -> dict[str, Any]:
         """Parts in a process of their own: what it wrote, with `error` if it did not end well."""
         target = self.out / "part.json"
         target.unlink(missing_ok=True)
@@ -186,7 +185,7 @@ def for_simulator(run: Run) -> None:
     (run.out / "steps.json").write_text(json.dumps(content, indent=1))
 
 
-def _error(found: dict[str, object]) -> dict[str, object]:
+def _error(found: dict[str, Any]) -> dict[str, Any]:
     return {"error": found["error"]} if "error" in found else {}
 
 

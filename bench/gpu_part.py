@@ -11,7 +11,9 @@ import sys
 import time
 from collections.abc import Iterator
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -43,16 +45,12 @@ def steps(rig: Rig, scale: int) -> list[dict[str, float]]:
             if rows * context // BLOCK > rig.capacity.kv_blocks:
                 continue
             made = rig.sequences(*[context] * rows)
-            seconds = rig.median(lambda made=made, context=context: rig.decode(made, context))
+            seconds = rig.median(partial(rig.decode, made, context))
             found.append({"rows": rows, "context": context, "chunk": 0, "seconds": seconds})
     for chunk in (64 * scale, 256 * scale, 512 * scale):
         for start in (0, 512 * scale):
             made = rig.sequences(start + chunk)
-            seconds = rig.median(
-                lambda made=made, start=start, chunk=chunk: StepPlan(
-                    0, Lane.UNIFIED, chunks=(rig.chunk(made[0], start, chunk, True),)
-                )
-            )
+            seconds = rig.median(partial(rig.prefill, made[0], start, chunk))
             found.append({"rows": 0, "context": start, "chunk": chunk, "seconds": seconds})
     return found
 
@@ -93,14 +91,14 @@ def fitted(found: list[dict[str, float]]) -> dict[str, float]:
     }
 
 
-def swap(rig: Rig, lengths: list[int]) -> dict[str, object]:
+def swap(rig: Rig, lengths: list[int]) -> dict[str, Any]:
     """A prompt's blocks back from the host, against computing them again in whole chunks."""
     found = []
     for length in lengths:
         made = rig.sequences(length)
         copies = tuple(BlockCopy(b, BlockId(i)) for i, b in enumerate(made[0][1]))
         out_s = rig.run(StepPlan(0, Lane.UNIFIED, swap_out=copies))
-        back_s = rig.median(lambda copies=copies: StepPlan(0, Lane.UNIFIED, swap_in=copies))
+        back_s = rig.median(partial(StepPlan, 0, Lane.UNIFIED, swap_in=copies))
         again_s = min(_prompt_s(rig, made[0], length, rig.capacity.max_step_tokens) for _ in "12")
         found.append(
             {
@@ -124,7 +122,7 @@ def _prompt_s(rig: Rig, sequence: Placed, length: int, most: int) -> float:
     return sum(rig.run(StepPlan(0, Lane.UNIFIED, chunks=(chunk,))) for chunk in chunks)
 
 
-def lanes(rig: Rig, rows: int, context: int, prompt: int, seconds: float) -> dict[str, object]:
+def lanes(rig: Rig, rows: int, context: int, prompt: int, seconds: float) -> dict[str, Any]:
     """Decode rows that go on while one prompt after the other is computed: mixed in one lane by
     chunk size, and on parts of the device by every split. `seconds`: of all of it."""
     chunks = [
@@ -134,7 +132,7 @@ def lanes(rig: Rig, rows: int, context: int, prompt: int, seconds: float) -> dic
     ]
     splits = range(1, rig.capacity.units)
     each_s = min(6.0, seconds / (len(chunks) + len(splits)))
-    found: list[dict[str, object]] = [
+    found: list[dict[str, Any]] = [
         {"chunk": chunk, **_mixed(rig, rows, context, prompt, chunk, each_s)} for chunk in chunks
     ]
     found += [
@@ -149,7 +147,9 @@ def _mixed(
     rig: Rig, rows: int, context: int, prompt: int, chunk: int, seconds: float
 ) -> dict[str, float]:
     made = rig.sequences(*[context] * rows, prompt)
-    gaps, firsts, begin_s, warm = [], [], 0.0, False
+    gaps: list[float] = []
+    firsts: list[float] = []
+    begin_s, warm = 0.0, False
     while not firsts or time.perf_counter() - begin_s < seconds:
         gaps_now = []
         for start in range(0, prompt, chunk):
@@ -187,7 +187,8 @@ def _apart(
         if warm:
             gaps.append(gap_s)
     elapsed_s = time.perf_counter() - begin_s
-    running.result(300)
+    if running is not None:
+        running.result(300)
     return _summary(rows, prompt, gaps, firsts, elapsed_s)
 
 
@@ -207,7 +208,7 @@ def _summary(
     }
 
 
-def verdict(found: list[dict[str, object]]) -> Iterator[dict[str, object]]:
+def verdict(found: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
     """At each ITL target, which p90 must keep: the chunk and the split with the most prefill tokens
     a second, and what the split has more of. Goodput: tokens of both kinds a second of these."""
     for target_ms in ITL_TARGETS_MS:
@@ -220,7 +221,7 @@ def verdict(found: list[dict[str, object]]) -> Iterator[dict[str, object]]:
             )
             for kind, name in (("unified", "chunk"), ("split", "prefill_units"))
         }
-        row: dict[str, object] = {"itl_target_ms": target_ms, **best}
+        row: dict[str, Any] = {"itl_target_ms": target_ms, **best}
         for kind, one in best.items():
             row[f"{kind}_goodput"] = (
                 one["prefill_tokens_per_s"] + one["decode_tokens_per_s"] if one else 0.0
@@ -251,7 +252,7 @@ def main() -> None:
     gpu = settings.device != "cpu"
     if gpu:
         torch.cuda.set_device(settings.device)
-    document: dict[str, object] = {
+    document: dict[str, Any] = {
         "machine": {
             "device": torch.cuda.get_device_name(settings.device) if gpu else "cpu",
             "torch": torch.__version__,

@@ -1,7 +1,9 @@
 """Draws what bench/gpu.py measured: swap against recompute, and prefill rate over ITL."""
 
+from typing import Any
 
-def plot(document: dict[str, object]) -> str:
+
+def plot(document: dict[str, Any]) -> str:
     """The SVG of a document of `bench/gpu.py`, of what it holds."""
     swapped, arranged = _measured(document, "swap"), _measured(document, "lanes")
     panels = [
@@ -35,7 +37,7 @@ def plot(document: dict[str, object]) -> str:
     return "\n".join([*parts, "</svg>"]) + "\n"
 
 
-def _measured(document: dict[str, object], part: str) -> list[dict[str, float]]:
+def _measured(document: dict[str, Any], part: str) -> list[dict[str, float]]:
     """Of the first arrangement that got there."""
     of_all = document.get(part, {})
     return next((of_one["measured"] for of_one in of_all.values()), [])

@@ -107,6 +107,10 @@ class Rig:
         self.executor.submit(plan, {}).result(300)
         return time.perf_counter() - begin_s
 
+    def prefill(self, sequence: Placed, start: int, count: int) -> StepPlan:
+        """A chunk, and a token sampled."""
+        return StepPlan(0, Lane.UNIFIED, chunks=(self.chunk(sequence, start, count, True),))
+
     def median(self, plan: Callable[[], StepPlan]) -> float:
         """Seconds of a step like this, the first one left out."""
         self.run(plan())

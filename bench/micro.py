@@ -26,6 +26,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from hashlib import blake2b
 from pathlib import Path
+from typing import cast
 from urllib.parse import urlsplit
 
 import http_overhead
@@ -173,7 +174,7 @@ class SocketReader:
                 ready.register(one, selectors.EVENT_READ)
             while ready.get_map():
                 for key, _ in ready.select():
-                    one = key.fileobj
+                    one = cast(socket.socket, key.fileobj)
                     if not one.recv(1 << 16):
                         ready.unregister(one)
                         one.close()
@@ -237,7 +238,9 @@ def table(now: Measured, base: Measured | None) -> Iterator[str]:
             continue
         ratio, was = moved(base.rounds[name], figures), statistics.median(base.rounds[name])
         yield f"| {name} | {was:.2f} | {here:.2f} | {ratio} | {verdict(ratio)} |"
-    for name in base.rounds if base else ():
+    if base is None:
+        return
+    for name in base.rounds:
         if name not in now.rounds:
             yield f"| {name} | {statistics.median(base.rounds[name]):.2f} | - | - | gone |"
 

@@ -13,11 +13,12 @@ realtime; Headway's targets are joined.
 
 import argparse
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import log10
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 from headway.simulate.plot import STYLE
 
@@ -48,6 +49,10 @@ class Axes:
         return TOP + HEIGHT * (1 - value / self.top)
 
 
+Cell = Mapping[str, Any]
+"""What a cell's file holds."""
+
+
 def main() -> None:
     """Command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -58,7 +63,7 @@ def main() -> None:
     args.out.write_text(drawing(PLOTS[args.what](cells_of(args.files))))
 
 
-def cells_of(paths: Sequence[Path]) -> list[dict]:
+def cells_of(paths: Sequence[Path]) -> list[Cell]:
     """All cells of the files."""
     return [cell for path in paths for cell in json.loads(path.read_bytes())["cells"]]
 
@@ -72,7 +77,7 @@ def drawing(parts: Iterator[str]) -> str:
     return "\n".join([head, paper, *parts, "</svg>"]) + "\n"
 
 
-def ttft(cells: Sequence[dict]) -> Iterator[str]:
+def ttft(cells: Sequence[Cell]) -> Iterator[str]:
     """Cumulative distributions."""
     axes = Axes(TICKS_MS[0], TICKS_MS[-1], 1.0, log=True)
     yield title("Realtime's time to first token, share of requests (simulated)")
@@ -84,7 +89,7 @@ def ttft(cells: Sequence[dict]) -> Iterator[str]:
         yield word(LEFT + WIDTH + 12, TOP + 14 + 18 * place, name(cell), colour)
 
 
-def trade(cells: Sequence[dict]) -> Iterator[str]:
+def trade(cells: Sequence[Cell]) -> Iterator[str]:
     """What batch gets, and what realtime sees."""
     rates = [c["figures"]["classes"]["batch"]["tokens_per_s"] for c in cells]
     axes = Axes(TICKS_MS[0], TICKS_MS[-1], 1.15 * max(rates), log=True)
@@ -98,7 +103,7 @@ def trade(cells: Sequence[dict]) -> Iterator[str]:
         yield word(x + 8, axes.y(rate) + 4, name(cell), colour)
 
 
-def mixed(cells: Sequence[dict]) -> Iterator[str]:
+def mixed(cells: Sequence[Cell]) -> Iterator[str]:
     """Medians over the rounds: what batch gets, and how steadily realtime's tokens come."""
     points = flooded(cells)
     most = 1.15 * max(rate for own in points.values() for _, rate in own)
@@ -121,9 +126,9 @@ def mixed(cells: Sequence[dict]) -> Iterator[str]:
         yield word(x + 6, y + 4, f"u {u:g}", colour)
 
 
-def flooded(cells: Sequence[dict]) -> dict[tuple[str, float], list[tuple[float, float]]]:
+def flooded(cells: Sequence[Cell]) -> dict[tuple[str, float], list[tuple[float, float]]]:
     """Points (ms, tokens/s) by server and u, one for each of its targets if it has any."""
-    figures: dict[tuple[str, float], dict[str, list[dict]]] = {}
+    figures: dict[tuple[str, float], dict[str, list[Cell]]] = {}
     for cell in cells:
         if cell["flood"] and cell["u"]:
             family = cell["server"].partition(", ITL target")[0]
@@ -138,7 +143,7 @@ def flooded(cells: Sequence[dict]) -> dict[tuple[str, float], list[tuple[float, 
     }
 
 
-def name(cell: dict) -> str:
+def name(cell: Cell) -> str:
     """The policy, and how many batch requests there were."""
     settings = cell["settings"]
     batch = "realtime alone" if not settings["backlog"] else f"{settings['backlog']} batch"

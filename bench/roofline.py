@@ -10,19 +10,20 @@ cache. By the rule of headway.bench.rounds.
 
 import argparse
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
 import numpy as np
+import numpy.typing as npt
 from gemm import HOT, Case, Machine, packed_copies
 from step import Case as StepCase
 from step import plans, run_once
 
 from headway import _native
-from headway.bench.rounds import Probe, estimate, note, steady
+from headway.bench.rounds import Estimate, Probe, estimate, note, steady
 from headway.executors.cpu import usable_cpus
 from headway.executors.native import BLOCK_TOKENS, NativeExecutor, NativeOptions
 from headway.models.loader import load_model
@@ -119,7 +120,12 @@ def stepper(weights: Weights) -> Callable[[StepCase], float]:
     return seconds
 
 
-def report(work: Work, rows: list[tuple[float, ...]], kept: list[bool]) -> None:
+def shown(values: npt.NDArray[np.float64]) -> Estimate:
+    """Median and interval over the rounds."""
+    return estimate(values.tolist())
+
+
+def report(work: Work, rows: Sequence[tuple[float, ...]], kept: list[bool]) -> None:
     """In Markdown."""
     print(f"{usable_cpus()} cores, {_native.best_isa().name}; {note(kept)}\n")
     kept = kept if any(kept) else [True] * len(kept)
@@ -133,12 +139,12 @@ def report(work: Work, rows: list[tuple[float, ...]], kept: list[bool]) -> None:
     print("|---|---|---|---|---|")
     for name, limit in (("weights", as_weights), ("1 GiB", large)):
         print(
-            f"| 1 | {median(one_s) * 1e3:.2f} ms | {estimate(reached)} GB/s "
-            f"| reading {name}: {estimate(limit)} GB/s | {estimate(reached / limit)} |"
+            f"| 1 | {median(one_s) * 1e3:.2f} ms | {shown(reached)} GB/s "
+            f"| reading {name}: {shown(limit)} GB/s | {shown(reached / limit)} |"
         )
     print(
-        f"| 64 | {median(many_s) * 1e3:.1f} ms | {estimate(ops / many_s)} GOP/s "
-        f"| hot: {estimate(ops / ideal_s)} GOP/s | {estimate(ideal_s / many_s)} |"
+        f"| 64 | {median(many_s) * 1e3:.1f} ms | {shown(ops / many_s)} GOP/s "
+        f"| hot: {shown(ops / ideal_s)} GOP/s | {shown(ideal_s / many_s)} |"
     )
 
 

@@ -20,6 +20,7 @@ import threading
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 from calibrate import Answer, pace, tokens_of
 
@@ -128,7 +129,7 @@ def _parts(errors: Sequence[float]) -> list[float]:
     return [median(errors[start : start + PART]) for start in starts]
 
 
-def _say(found: dict) -> None:
+def _say(found: dict[str, Any]) -> None:
     print("median relative error of a step's predicted time")
     for place, error in enumerate(found["by_hundreds"]):
         print(f"steps {place * PART + 1:5} to {(place + 1) * PART:5}{error:8.1%}")

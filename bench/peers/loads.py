@@ -13,32 +13,38 @@ Standard library only: workers run in environments of their own.
 import os
 import sys
 import time
+from collections.abc import Callable
+from typing import TextIO
 
 NEW_TOKENS = 64
 PREFILL_PROMPTS = 8
 WORDS_PER_TOKEN = 200 / 690
 
 
-def decode_prompts(turn, count):
+def decode_prompts(turn: int, count: int) -> list[str]:
     """Short prompts that differ, in every turn."""
     about = "and why it matters to people who count"
     return [f"Write a story about the number {turn}.{i} {about}." for i in range(count)]
 
 
-def long_prompts(turn, count, tokens):
+def long_prompts(turn: int, count: int, tokens: int) -> list[str]:
     """Prompts of about so many tokens that share no prefix, in no turn."""
     words = " ".join(f"word{i}" for i in range(round(tokens * WORDS_PER_TOKEN)))
     return [f"{turn}.{j} {words}" for j in range(count)]
 
 
-def own_output():
+def own_output() -> TextIO:
     """Standard output for answers alone: what libraries print to it goes to standard error."""
     out = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     return out
 
 
-def serve(generate, count_tokens, out=None):
+def serve(
+    generate: Callable[[list[str], int], object],
+    count_tokens: Callable[[str], int],
+    out: TextIO | None = None,
+) -> None:
     """Answer loads with `generate(prompts, new_tokens)` until standard input ends.
 
     count_tokens: of a prompt, for prefill rates. out: of `own_output`, where an engine prints while

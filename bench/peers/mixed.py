@@ -21,6 +21,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 from urllib.request import urlopen
 
 import servers
@@ -44,7 +45,7 @@ class Load:
     seed: int
     seconds: float
 
-    def on(self, url: str, server: Server, settings: argparse.Namespace) -> dict:
+    def on(self, url: str, server: Server, settings: argparse.Namespace) -> dict[str, Any]:
         """What `headway bench serve` says of it."""
         out = settings.out / "cell.json"
         command = [sys.executable, "-m", "headway", "bench", "serve", url, "--json", str(out)]
@@ -58,7 +59,8 @@ class Load:
         done = subprocess.run(command, check=False, stdout=subprocess.DEVNULL)
         if done.returncode not in (0, 1) or not out.exists():
             sys.exit(f"{server.name}: the load could not be sent")
-        return json.loads(out.read_text())
+        said: dict[str, Any] = json.loads(out.read_text())
+        return said
 
 
 def busy_s(url: str) -> float:
@@ -73,7 +75,7 @@ def busy_s(url: str) -> float:
 
 def rates(server: Server, settings: argparse.Namespace) -> dict[float, float]:
     """The rate for each u, by two looks at how busy realtime alone keeps Headway."""
-    found = {}
+    found: dict[float, float] = {}
     with running(server, settings.port, settings.out / f"{server.slug}.log") as live:
         a_request_s = 0.1
         for u in settings.u:
@@ -117,7 +119,8 @@ def cell_s(server: Server, rate: float, settings: argparse.Namespace) -> float:
     """Seconds a cell lasts."""
     ours = server.python == sys.executable and rate
     for_p99_s = _SPARE * ENOUGH_FOR_P99 / rate / settings.rounds if ours else 0.0
-    return max(settings.seconds, for_p99_s) if for_p99_s <= settings.longest else settings.seconds
+    seconds: float = settings.seconds
+    return max(seconds, for_p99_s) if for_p99_s <= settings.longest else seconds
 
 
 def floats(text: str) -> tuple[float, ...]:

@@ -2,6 +2,8 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
+from typing import Any
 
 from headway.bench.rounds import estimate
 from headway.simulate.figures import ENOUGH_FOR_P99
@@ -32,7 +34,7 @@ class Cell:
     doubts: str
 
     @staticmethod
-    def of(server: str, turn: int, u: float, flood: bool, said: dict) -> "Cell":
+    def of(server: str, turn: int, u: float, flood: bool, said: dict[str, Any]) -> "Cell":
         """From the JSON of `headway bench serve`."""
         classes = said["classes"]
         realtime = classes.get("realtime", {"requests": 0, "ttft": NOTHING, "itl": NOTHING})
@@ -96,10 +98,10 @@ def realtime_table(cells: Sequence[Cell]) -> Iterator[str]:
         errors = sum(c.errors for c in alone + under)
         parts = [f"{u:g}", name + (f" ({errors} errors)" if errors else "")]
         for figure in ("ttft_p50", "ttft_p90"):
-            parts += [over_rounds(own, lambda c, f=figure: getattr(c, f)) for own in (alone, under)]
+            parts += [over_rounds(own, attrgetter(figure)) for own in (alone, under)]
         parts += [p99_of_all(own) for own in (alone, under)]
         for figure in ("itl_p50", "itl_p99"):
-            parts += [over_rounds(own, lambda c, f=figure: getattr(c, f)) for own in (alone, under)]
+            parts += [over_rounds(own, attrgetter(figure)) for own in (alone, under)]
         yield "| " + " | ".join(parts) + " |"
 
 

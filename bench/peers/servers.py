@@ -20,6 +20,9 @@ SEATS = 40
 _START_S = 180.0
 _POLL_S = 0.05
 
+Words = tuple[str, ...]
+"""Of a command line."""
+
 
 @dataclass(frozen=True, slots=True)
 class Server:
@@ -30,7 +33,7 @@ class Server:
     """
 
     name: str
-    command: tuple[str, ...]
+    command: Words
     priority: str
     python: str
     packages: tuple[str, ...]
@@ -45,7 +48,7 @@ class Server:
 
 def headway(model: str, seats: int, itl_ms: float) -> Server:
     """Headway with an ITL target."""
-    command = (sys.executable, "-m", "headway", "serve", model, "--port", "{port}")
+    command: Words = (sys.executable, "-m", "headway", "serve", model, "--port", "{port}")
     command += ("--no-batches", "--max-seqs", f"{seats}", "--itl-target", f"{itl_ms:g}")
     command += ("--kv-blocks", "2048", "--log-level", "error")
     return Server(
@@ -60,7 +63,13 @@ def headway(model: str, seats: int, itl_ms: float) -> Server:
 
 def llama_cpp(python: str, model: str, seats: int) -> Server:
     """llama.cpp's server; it knows no priorities."""
-    command = (python, str(HERE / "llama_cpp_server.py"), model, "{port}", f"{seats}")
+    command: Words = (
+        python,
+        str(HERE / "llama_cpp_server.py"),
+        model,
+        "{port}",
+        f"{seats}",
+    )
     return Server(
         "llama.cpp",
         (*command, "flash", "split"),
@@ -74,7 +83,13 @@ def llama_cpp(python: str, model: str, seats: int) -> Server:
 
 def openvino(python: str, model: str, seats: int) -> Server:
     """OpenVINO GenAI's continuous batching; it knows no priorities."""
-    command = (python, str(HERE / "openvino_server.py"), model, "{port}", f"{seats}")
+    command: Words = (
+        python,
+        str(HERE / "openvino_server.py"),
+        model,
+        "{port}",
+        f"{seats}",
+    )
     return Server(
         "OpenVINO GenAI",
         command,
@@ -88,12 +103,25 @@ def openvino(python: str, model: str, seats: int) -> Server:
 
 def vllm(python: str, folder: str, seats: int, plugin: bool) -> Server:
     """vLLM for CPU under its priority policy, by itself or with Headway's scheduler class."""
-    shared = ("--port", "{port}", "--max-num-seqs", f"{seats}", "--max-model-len", "2048")
+    shared: Words = (
+        "--port",
+        "{port}",
+        "--max-num-seqs",
+        f"{seats}",
+        "--max-model-len",
+        "2048",
+    )
     shared += ("--dtype", "float32", "--enforce-eager", "--served-model-name", "bench")
     # A step is what realtime waits for: by default as many tokens as take vLLM seconds here.
     shared += ("--max-num-batched-tokens", "256")
     if plugin:
-        command = (str(Path(python).with_name("headway")), "vllm", "serve", folder, *shared)
+        command: Words = (
+            str(Path(python).with_name("headway")),
+            "vllm",
+            "serve",
+            folder,
+            *shared,
+        )
     else:
         command = (python, "-m", "vllm.entrypoints.openai.api_server", "--model", folder, *shared)
         command += ("--scheduling-policy", "priority")
