@@ -101,6 +101,26 @@ def test_a_seat_taken_again_changes_the_version() -> None:
     assert roster.version(BATCH) != before
 
 
+def test_a_version_never_comes_back() -> None:
+    """Whoever looked at the residents two changes ago would take them for unchanged."""
+    roster = Roster()
+    one, two = resident(roster, 1, BATCH), resident(roster, 2, BATCH)
+    seen = [roster.version(BATCH)]
+    changes: list[Callable[[], None]] = [
+        lambda: roster.unseat(two),
+        lambda: roster.seat(two),
+        lambda: roster.want(one, Lane.DECODE),
+        lambda: roster.forget_wanted(Lane.DECODE),
+        lambda: roster.promote(two),
+        lambda: roster.unseat(two),
+        lambda: roster.remove(one),
+    ]
+    for change in changes:
+        change()
+        seen.append(roster.version(BATCH))
+    assert len(set(seen)) == len(seen)
+
+
 def test_what_a_lane_wanted_is_forgotten_by_its_next_plan_and_by_the_unified_lane() -> None:
     roster = Roster()
     one, two, gone = (resident(roster, i, BATCH) for i in (1, 2, 3))
@@ -117,6 +137,9 @@ def test_what_a_lane_wanted_is_forgotten_by_its_next_plan_and_by_the_unified_lan
     assert roster.version(BATCH) == before, "nothing was left to forget"
     roster.forget_wanted(Lane.UNIFIED)
     assert two.wanted_by is None
+    before = roster.version(BATCH)
+    roster.forget_wanted(Lane.UNIFIED)
+    assert roster.version(BATCH) == before, "what was forgotten stays so"
 
 
 def test_no_answers_take_more_blocks_than_the_bound_on_growth() -> None:
