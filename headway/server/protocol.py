@@ -2,10 +2,13 @@
 
 import asyncio
 import sys
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 import httptools
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
+
+if TYPE_CHECKING:
+    from uvicorn._types import ASGISendEvent
 
 MAX_HEAD_BYTES = 64 * 1024
 """Request line and headers of one request, beyond the first piece that is read from the socket."""
@@ -23,6 +26,24 @@ def _refusal(status: bytes) -> bytes:
 
 _TOO_LONG = _refusal(b"431 Request Header Fields Too Large")
 _TOO_SLOW = _refusal(b"408 Request Timeout")
+
+
+def _end_with_the_connection(cycle: RequestResponseCycle) -> None:
+    """Have an answer of unknown length end where its connection does: HTTP/1.0 knows no chunks, and
+    uvicorn would send some."""
+    framed, bare = cycle.send, False
+
+    async def send(message: "ASGISendEvent") -> None:
+        nonlocal bare
+        if message["type"] == "http.response.start":
+            bare = all(name.lower() != b"content-length" for name, _ in message.get("headers", ()))
+            if bare:
+                cycle.chunked_encoding = False
+        elif bare and message["type"] == "http.response.body":
+            cycle.expected_content_length = len(message.get("body", b""))
+        await framed(message)
+
+    cycle.send = send  # type: ignore[method-assign]
 
 
 class NoUpgrade(HttpToolsProtocol):
@@ -137,6 +158,8 @@ class Connection(HeadLimit):
         self._cycles = [cycle for cycle in self._cycles if not cycle.response_complete]
         if self.cycle is not None and self.cycle not in self._cycles:
             self._cycles.append(self.cycle)
+            if self.scope["http_version"] == "1.0":
+                _end_with_the_connection(self.cycle)
 
     def on_message_complete(self) -> None:
         """It is there."""
