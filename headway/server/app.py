@@ -1,5 +1,6 @@
 """Puts the HTTP application together."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -7,6 +8,7 @@ from fastapi import APIRouter, FastAPI, Request
 from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
 from starlette.responses import Response
+from starlette.routing import BaseRoute, Match
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from headway.errors import HeadwayError
@@ -119,6 +121,17 @@ async def _answer_error(request: Request, error: Exception) -> Response:
     return Response(answer.body(), answer.status, answer.headers, "application/json")
 
 
+def _methods(request: Request) -> list[str]:
+    """Those that a path has: the router would name those of its first route only."""
+    routes: Sequence[BaseRoute] = request.app.routes
+
+    def known(method: str) -> bool:
+        scope = dict(request.scope, method=method)
+        return any(route.matches(scope)[0] is Match.FULL for route in routes)
+
+    return list(filter(known, ("DELETE", "GET", "HEAD", "POST")))
+
+
 def _as_api_error(request: Request, error: Exception) -> ApiError:
     match error:
         case ApiError():
@@ -127,7 +140,10 @@ def _as_api_error(request: Request, error: Exception) -> ApiError:
             return from_exception(error)
         case HTTPException(status_code=404):
             return ApiError(404, f"No such path: {request.url.path}.", code="not_found")
-        case HTTPException():  # the router's: a method it doesn't know
+        case HTTPException(status_code=405):
+            methods = ", ".join(_methods(request))
+            return ApiError(405, f"{error.detail}.", headers={"Allow": methods})
+        case HTTPException():
             headers = dict(error.headers or {})
             return ApiError(error.status_code, f"{error.detail}.", headers=headers)
         case _:

@@ -16,6 +16,9 @@ from headway.errors import (
     StorageFullError,
 )
 
+_MOST_MESSAGE = 2000
+_MOST_PARAM = 200
+
 
 class ApiError(Exception):
     """An answer other than success.
@@ -44,12 +47,17 @@ class ApiError(Exception):
     def body(self) -> bytes:
         """JSON body: `{"error": {"message", "type", "param", "code"}}`."""
         error = {
-            "message": self.message,
+            "message": _short(self.message, _MOST_MESSAGE),
             "type": self.type,
-            "param": self.param or None,
+            "param": _short(self.param, _MOST_PARAM) or None,
             "code": self.code or None,
         }
         return json.dumps({"error": error}, ensure_ascii=False).encode("utf-8", "replace")
+
+
+def _short(text: str, most: int) -> str:
+    """The text, or its beginning: it may repeat what the client sent."""
+    return text if len(text) <= most else f"{text[:most]}…"
 
 
 def bad_request(message: str, param: str = "", code: str = "invalid_value") -> ApiError:

@@ -212,3 +212,15 @@ def test_the_schema_describes_orders(tmp_path: Path) -> None:
         document = json.loads(rig.server.http().get("/openapi.json").text)
     content = document["paths"]["/v1/batches"]["post"]["requestBody"]["content"]
     assert content["application/json"]["schema"]["$ref"].endswith("/BatchBody")
+
+
+def test_a_method_that_a_path_does_not_have(tmp_path: Path) -> None:
+    with batch_server(tmp_path) as rig:
+        http = rig.server.http()
+        for path, methods in {
+            "/v1/files": "GET, POST",
+            "/v1/files/file-x": "DELETE, GET",
+            "/v1/batches/batch_x/cancel": "POST",
+        }.items():
+            refused = http.put(path)
+            assert (refused.status_code, refused.headers["allow"]) == (405, methods)

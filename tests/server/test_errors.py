@@ -36,7 +36,24 @@ def test_unknown_paths_and_methods() -> None:
         assert error_of(http.get("/v2/nothing"), 404)["code"] == "not_found"
         for answer in (http.get("/v1/completions"), http.put("/v1/models"), http.post("/health")):
             error_of(answer, 405)
-            assert answer.headers["allow"]
+        allowed = {
+            "/v1/completions": "POST",
+            "/v1/models": "GET",
+            "/v1/models/x": "GET",
+            "/health": "GET, HEAD",
+        }
+        for path, methods in allowed.items():
+            assert http.put(path).headers["allow"] == methods, path
+
+
+def test_an_error_repeats_no_more_than_the_beginning_of_what_was_sent() -> None:
+    with live_server(FakeEngine()) as server:
+        http, long = server.http(), "k" * 500_000
+        error = error_of(http.post("/v1/completions", json=TEXT | {long: 1}), 400)
+        assert error["code"] == "unknown_field"
+        assert len(str(error["message"])) < 3000 and len(str(error["param"])) < 300
+        error = error_of(http.post("/v1/completions", json=TEXT | {"model": long}), 404)
+        assert len(str(error["message"])) < 3000
 
 
 def test_bodies_too_large() -> None:
