@@ -85,7 +85,7 @@ def _start(llm: LLM, lines: Iterable[str], defaults: Defaults) -> Iterator[_Job]
 def _parse(line: str) -> Mapping[str, Any]:
     try:
         body = json.loads(line)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise InvalidRequestError(f"not JSON: {error}") from error
     if isinstance(body, str):
         return {"prompt": body}
@@ -98,6 +98,8 @@ def _parse(line: str) -> Mapping[str, Any]:
         raise InvalidRequestError("a line has either 'prompt' or 'messages'")
     if not isinstance(body.get("prompt", ""), str | list):
         raise InvalidRequestError("'prompt' is text or a list of token ids")
+    if body.get("messages") == []:
+        raise InvalidRequestError("'messages' is empty")
     return body
 
 

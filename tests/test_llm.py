@@ -199,6 +199,7 @@ def test_lines_are_answered_in_order(llm: LLM, rig: Rig) -> None:
 
 BAD_LINES = [
     "not json",
+    "[" * 100_000,
     "[1]",
     "{}",
     '{"prompt": "a", "messages": []}',
@@ -209,7 +210,14 @@ BAD_LINES = [
     '{"prompt": "a", "temprature": 1}',
     '{"prompt": "a", "max_tokens": "5"}',
     '{"prompt": "a", "max_tokens": 0}',
+    '{"prompt": "a", "max_tokens": 2.5}',
+    '{"prompt": "a", "max_tokens": 1e400}',
     '{"prompt": "a", "n": 1.5}',
+    '{"prompt": "a", "top_k": 1.5}',
+    '{"prompt": "a", "logprobs": 1.5}',
+    '{"prompt": "a", "seed": 1.5}',
+    '{"prompt": "a", "ignore_eos": "no"}',
+    '{"messages": []}',
     '{"prompt": "a", "stop": 5}',
     '{"prompt": "a", "stop": [5]}',
     '{"prompt": "a", "seed": "x"}',

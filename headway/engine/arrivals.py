@@ -25,6 +25,7 @@ SEED_MASK = (1 << 63) - 1
 
 def check_request(request: GenerationRequest, limits: ModelLimits, max_choices: int) -> None:
     """Raise InvalidRequestError, or NeverFitsError for length, if it can't be served as written."""
+    _check_kinds(request)
     _check_prompt(request.prompt, limits)
     if not 1 <= request.n <= max_choices:
         _refuse(f"must be between 1 and {max_choices}, not {request.n}", "n")
@@ -81,6 +82,22 @@ def _spec(sampling: SamplingParams, seed: int, choice: int, vocab_size: int) -> 
         bias=tuple(sorted(sampling.bias.items())),
         logprobs=sampling.logprobs,
     )
+
+
+def _check_kinds(request: GenerationRequest) -> None:
+    """A fraction where a number is whole would fail the step, and everybody in it."""
+    sampling, stop = request.sampling, request.stop
+    for param, value in (
+        ("n", request.n),
+        ("top_k", sampling.truncation.top_k),
+        ("seed", sampling.seed),
+        ("logprobs", sampling.logprobs),
+        ("max_tokens", stop.max_tokens),
+    ):
+        if value is not None and not hasattr(value, "__index__"):
+            _refuse(f"must be a whole number, not {value!r}", param)
+    if not isinstance(stop.ignore_eos, bool):
+        _refuse(f"must be true or false, not {stop.ignore_eos!r}", "ignore_eos")
 
 
 def _check_prompt(prompt: Sequence[int], limits: ModelLimits) -> None:
