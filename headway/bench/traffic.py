@@ -17,6 +17,7 @@ from headway.simulate.workload import Mix
 
 _CLASSES = {c.label: c for c in ServiceClass}
 _KEYS = ("rate", "cv", "streams", "prompt", "answer", "shared")
+_MOST_ARRIVALS = 10_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +108,12 @@ class Stream:
 
 
 def from_streams(streams: Sequence[Stream], seconds: float, seed: int) -> Traffic:
-    """The load of a time in seconds."""
+    """The load of a time in seconds. Raises ConfigError for one beyond all measure."""
+    for stream in streams:
+        if stream.rate * seconds > _MOST_ARRIVALS:
+            raise ConfigError(
+                f"rate={stream.rate:g} for {seconds:g} s is more than {_MOST_ARRIVALS:,} requests"
+            )
     arrivals = [a for stream in streams for a in stream.arrivals(seconds, seed)]
     floods = [Flood(s.service_class, s.streams, s.lengths) for s in streams if s.streams]
     return Traffic(sorted(arrivals, key=lambda a: a.at_s), floods)

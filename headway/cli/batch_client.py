@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 from urllib.parse import quote, urlencode, urlsplit
 
+from headway.cli.urls import check_url
 from headway.errors import ConfigError, HeadwayError
 
 _PIECE_BYTES = 1 << 20
@@ -30,9 +31,7 @@ class BatchClient:
     api_key: str | None = None
 
     def __post_init__(self) -> None:
-        parts = urlsplit(self.url)
-        if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise ConfigError(f"{self.url!r} is no URL of a server; http://HOST:PORT is one")
+        check_url(self.url)
 
     def upload(self, path: Path) -> Json:
         """Upload a file of requests; its entry. Raises ConfigError if it can't be read."""

@@ -8,7 +8,6 @@ import sys
 from collections import Counter
 from pathlib import Path
 from time import perf_counter
-from urllib.parse import urlsplit
 
 from headway.bench.client import BenchError, Client
 from headway.bench.dialect import Dialect
@@ -16,6 +15,7 @@ from headway.bench.outcomes import document, outcome, table
 from headway.bench.page import page
 from headway.bench.replay import CUT, Recording, Replay, Span, words_a_token
 from headway.bench.traffic import Traffic, from_streams, from_trace, parse_lengths, parse_stream
+from headway.cli.urls import check_url
 from headway.config import API_KEY_VARIABLE
 from headway.errors import ConfigError
 from headway.simulate.figures import parse_objectives
@@ -26,8 +26,7 @@ from headway.simulate.workload import Mix, parse_shares
 def run(settings: argparse.Namespace) -> int:
     """Load the server and print what came of it; 1 if nothing was answered whole.
     Raises BenchError, ConfigError."""
-    if urlsplit(settings.url).scheme not in ("http", "https"):
-        raise ConfigError(f"{settings.url!r} is no http:// or https:// URL")
+    check_url(settings.url)
     if settings.warmup >= settings.seconds:
         raise ConfigError("the warm-up takes all of the time: --seconds must be more")
     objectives = parse_objectives(settings.objectives)

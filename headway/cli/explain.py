@@ -8,6 +8,7 @@ from typing import Any
 from urllib.error import HTTPError, URLError
 from urllib.request import Request, urlopen
 
+from headway.cli.urls import check_url
 from headway.config import api_key
 from headway.errors import ConfigError
 
@@ -16,6 +17,7 @@ _TIMEOUT_S = 10.0
 
 def run(settings: argparse.Namespace) -> int:
     """Print what a step of a running server decided. Raises ConfigError if it can't be had."""
+    check_url(settings.url)
     record = _fetch(settings.url, settings.step, api_key(settings.api_key, os.environ))
     print("\n".join(lines(record)))
     return 0

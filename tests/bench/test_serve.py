@@ -233,7 +233,9 @@ def test_a_trace_is_replayed_by_classes(capsys: pytest.CaptureFixture[str]) -> N
 @pytest.mark.parametrize(
     ("flags", "says"),
     [
-        (["ftp://x", "--traffic", REALTIME], "no http"),
+        (["ftp://x", "--traffic", REALTIME], "no URL of a server: http"),
+        (["http://127.0.0.1:99999", "--traffic", REALTIME], "no URL"),
+        (["http://127.0.0.1:9", "--traffic", "batch:rate=1e9,prompt=1,answer=1"], "10,000,000"),
         (["http://127.0.0.1:9"], "either --traffic"),
         (["http://127.0.0.1:9", "--traffic", REALTIME, "--trace", "poisson"], "either"),
         (["http://127.0.0.1:9", "--traffic", REALTIME], "127.0.0.1:9"),
