@@ -1,5 +1,7 @@
 """Who enters under each policy, decided by hand."""
 
+import pytest
+
 from headway.core.admission import admission_for, rank_of
 from headway.core.config import SchedulerConfig
 from headway.core.residency import Residency
@@ -71,15 +73,17 @@ def test_fcfs_resumes_before_it_admits() -> None:
 
 
 def test_static_reserves_to_the_end_and_admits_in_batches() -> None:
-    """Requests of 15 + 33 tokens take three blocks each though one would do for now."""
+    """Requests of 15 + 33 tokens take three blocks each though one would do for now. Where the
+    first of a batch ends, nobody takes its place."""
     simulation = simulate(kv_blocks=8, config=SchedulerConfig(policy="static"))
     for i in range(1, 5):
-        simulation.add(make_request(i, ServiceClass(i % 3), 15, 33))
+        simulation.add(make_request(i, ServiceClass(i % 3), 15, 20 if i == 1 else 33))
     simulation.run()
     starts = [trace(simulation, i).admitted_step for i in range(1, 5)]
     assert starts[0] == starts[1] == 0
     ends = [trace(simulation, i).token_steps[-1] for i in range(1, 5)]
-    assert starts[2] == starts[3] == max(ends[:2]) + 1
+    assert ends[0] < ends[1]
+    assert starts[2] == starts[3] == ends[1] + 1
     assert not any(t.preempted for t in simulation.traces.values())
     assert_oracle(simulation)
 
@@ -99,6 +103,7 @@ def test_weighted_takes_most_weight_for_the_blocks() -> None:
     residency = admit(world)
     assert entered(residency) == {11}
     assert set(residency.preempted) == set(low)
+    assert {e.wanted_by for e in residency.notes.evicted} == {11}
 
 
 def test_weighted_displaces_nobody_for_an_equal() -> None:
@@ -109,6 +114,38 @@ def test_weighted_displaces_nobody_for_an_equal() -> None:
     assert not residency.preempted
     assert entered(residency) == set()
     assert resident.state is State.RUNNING
+
+
+def test_weighted_displaces_nobody_for_one_a_little_smaller() -> None:
+    """Ten blocks against a resident's eleven: equals would trade places at every step."""
+    world = under("weighted", kv_blocks=12)
+    decoding(world, make_request(1, STANDARD, 165, 8))
+    fresh(world, 150)
+    residency = admit(world)
+    assert (entered(residency), set(residency.preempted)) == (set(), set())
+
+
+def test_weighted_counts_a_block_as_one_and_growth_when_it_comes() -> None:
+    """Fifteen computed tokens and the next one are a block, which each has."""
+    world = under("weighted", kv_blocks=4)
+    for i in (1, 2, 3):
+        decoding(world, make_request(i, STANDARD, 15, 8))
+    fresh(world, 10)
+    residency = admit(world)
+    assert (entered(residency), set(residency.preempted)) == ({11}, set())
+
+
+def test_weighted_says_what_its_selection_may_have_missed() -> None:
+    """Realtime's ten blocks of fifteen are worth 10, and half of what batch waits for 0.05 more:
+    too little to look for."""
+    simulation = simulate(kv_blocks=15, config=SchedulerConfig(policy="weighted"))
+    simulation.add(make_request(1, REALTIME, 150, 8))
+    simulation.add(make_request(2, BATCH, 150, 8))
+    simulation.step()
+    gap = simulation.scheduler.snapshot().selection_gap
+    assert gap == pytest.approx(0.05 / 10.05)
+    simulation.run()
+    assert simulation.scheduler.snapshot().selection_gap == 0.0
 
 
 def test_weighted_may_give_up_one_for_many_of_a_lower_class() -> None:
@@ -180,16 +217,51 @@ def test_cached_blocks_that_are_room_for_others_are_not_counted_twice() -> None:
     assert reasons[RequestId(12)].startswith("needs 4 blocks: 3 blocks free")
 
 
-def test_tiered_packs_in_only_who_delays_nobody() -> None:
-    """Request 11 has waited too long to be passed. Blocks for it come free when request 1 ends,
-    20 tokens from now: a shorter answer may go ahead, and one that is small enough then."""
-    config = SchedulerConfig(pass_s=1.0)
-    for now, max_tokens, expected in ((0.5, 60, {12}), (2.0, 10, {12}), (2.0, 60, set())):
-        world = world_of(8, config=config)
-        decoding(world, make_request(1, STANDARD, 70, 21))
-        waiting(world, make_request(11, STANDARD, 120, 4))
-        waiting(world, make_request(12, STANDARD, 15, max_tokens))
-        residency = admit(world, now)
+@pytest.mark.parametrize(
+    ("waited_s", "head", "max_tokens", "expected"),
+    [
+        (0.5, 120, 60, {12}),
+        (1.0, 120, 60, set()),
+        (2.0, 120, 20, {12}),
+        (2.0, 120, 21, set()),
+        (2.0, 70, 33, {12}),
+        (2.0, 70, 34, set()),
+    ],
+)
+def test_tiered_packs_in_only_who_delays_nobody(
+    waited_s: float, head: int, max_tokens: int, expected: set[int]
+) -> None:
+    """After 1 s request 11 has waited too long to be passed. Blocks for it come free when request
+    1 ends, 20 tokens from now: an answer as short may go ahead, and one that fits into the blocks
+    left over then; of eight, three where the head needs five."""
+    world = world_of(8, config=SchedulerConfig(pass_s=1.0))
+    decoding(world, make_request(1, STANDARD, 70, 21))
+    waiting(world, make_request(11, STANDARD, head, 4, arrival_s=3.0 - waited_s))
+    waiting(world, make_request(12, STANDARD, 15, max_tokens))
+    residency = admit(world, now=3.0)
+    assert entered(residency) == expected
+    reasons = {left.request: left.reason for left in residency.notes.passed_over(set())}
+    assert (reasons.get(RequestId(12)) is not None) == (not expected)
+
+
+def test_what_lower_classes_hold_counts_as_free_for_the_head_of_the_line() -> None:
+    """Request 11 lacks two blocks beside the free one and batch's three: it gets them in 20 tokens,
+    when request 1 ends, and an answer of 40 would be in its way; not so if it lacked eight."""
+    world = world_of(12, config=SchedulerConfig(pass_s=1.0))
+    decoding(world, make_request(1, STANDARD, 70, 21))
+    decoding(world, make_request(2, STANDARD, 40, 61))
+    decoding(world, make_request(3, BATCH, 40, 61))
+    waiting(world, make_request(11, STANDARD, 90, 4))
+    waiting(world, make_request(12, STANDARD, 15, 40))
+    assert entered(admit(world, now=2.0)) == set()
+
+
+def test_the_last_block_is_for_whoever_needs_no_more() -> None:
+    for prompt, expected in ((10, {12}), (20, set())):
+        world = world_of(6)
+        decoding(world, make_request(1, STANDARD, 70, 8))
+        fresh(world, 80, prompt)
+        residency = admit(world, now=0.5)
         assert entered(residency) == expected
         reasons = {left.request: left.reason for left in residency.notes.passed_over(set())}
-        assert (reasons.get(RequestId(12)) is not None) == (not expected)
+    assert reasons[RequestId(12)] == "needs more than the 1 blocks left"
