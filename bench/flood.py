@@ -6,7 +6,8 @@ and both plots.
 
 Realtime arrivals of a trace at three rates beside an endless batch backlog: `tiered` and `weighted`
 under an ITL target, `fcfs` at chunks of 512 with caps on how many batch requests there are at once,
-`fcfs` and `static` with as many as `tiered` has.
+`fcfs` and `static` with as many as `tiered` has. At the lowest rate p99 is compared over four times
+as many requests too.
 
 Each cell's figures go to a file of the folder `--out` as soon as they are known, and cells that are
 there already are not simulated again: a run may be broken off and gone on with. Delete the folder
@@ -39,12 +40,13 @@ from headway.simulate.synthetic import load_trace
 from headway.simulate.workload import Mix
 
 BEGIN, END = "<!-- flood: begin -->", "<!-- flood: end -->"
-RATES = {"u0.62": 0.172, "u0.30": 0.058, "u0.11": 0.0185}
+RATES = {"u0.62": 0.172, "u0.30": 0.058, "u0.11": 0.0185, "u0.13": 0.0185}
+"""The last is the third with MORE requests, whose prompts and answers are longer."""
 CAPS = {"u0.62": (4, 8, 16, 32, 64), "u0.30": (4, 8, 16, 32), "u0.11": (4, 8, 16, 32)}
 BACKLOG, CHUNK, ITL_S, DUE = 400, 512, 0.009, 0.85
 REQUESTS, FEW, ALONE = 500, 160, 520
-MORE = {"u0.11": 2000}
-"""Requests of the cells that are compared at p99, `alone` and `tiered`; else REQUESTS."""
+MORE = {"u0.13": 2000}
+"""Requests where p99 is to be known better; only PAIR is simulated, and batch alone."""
 PAIR, DRAWS = ("alone", "tiered"), 1000
 SHOWN_AT, SHOWN = "u0.62", ("tiered", "cap4", "cap16", "cap64", "fcfs")
 """Cells that are in the plots."""
@@ -64,17 +66,27 @@ def runs() -> dict[str, Run]:
         return Cell(device, model, policy, sizes, mix, targets=Targets(itl_s))
 
     batch = Mix(((ServiceClass.BATCH, 1.0),), 0.5, BACKLOG)
-    found: dict[str, Run] = {"batch": (Cell(device, model, "tiered", Sizes(), batch), ALONE)}
+    batch_alone = Cell(device, model, "tiered", Sizes(), batch)
+    found: dict[str, Run] = {"batch": (batch_alone, ALONE)}
+    found |= {batch_cell(u): (batch_alone, requests) for u, requests in MORE.items()}
     for u, rate in RATES.items():
         found[f"{u}-alone"] = cell("tiered", rate, 0, ITL_S), MORE.get(u, REQUESTS)
         found[f"{u}-tiered"] = cell("tiered", rate, itl_s=ITL_S), MORE.get(u, REQUESTS)
-        found[f"{u}-weighted"] = cell("weighted", rate, itl_s=ITL_S), REQUESTS
+        if u not in MORE:
+            found[f"{u}-weighted"] = cell("weighted", rate, itl_s=ITL_S), REQUESTS
     for u, rate in RATES.items():
+        if u in MORE:
+            continue
         for cap in CAPS[u]:
             found[f"{u}-cap{cap}"] = cell("fcfs", rate, cap), REQUESTS
         found[f"{u}-fcfs"] = cell("fcfs", rate), FEW
         found[f"{u}-static"] = cell("static", rate), FEW
     return found
+
+
+def batch_cell(group: str) -> str:
+    """The cell of batch alone with the lengths of the group's requests."""
+    return f"batch-{group}" if group in MORE else "batch"
 
 
 def simulate(name: str, trace: str, folder: Path) -> str:
@@ -110,9 +122,10 @@ def read(folder: Path) -> Figures:
 
 
 def table(found: Figures) -> Iterator[str]:
-    """In Markdown: the rows of the cells there are, which need batch alone and realtime alone."""
-    alone = batch_rate(found["batch"])
-    yield f"Batch alone gets {alone:,.0f} tokens/s."
+    """In Markdown: the rows of the cells there are, which need those of batch alone, and realtime
+    alone."""
+    others = [f"{batch_rate(found[batch_cell(u)]):,.0f} at u = {u[1:]}" for u in MORE]
+    yield f"Batch alone gets {batch_rate(found['batch']):,.0f} tokens/s, {' and '.join(others)}."
     yield ""
     yield (
         "| u | | realtime TTFT p50 / p90 / p99, ms | realtime ITL p50 / p90 / p99, ms "
@@ -121,12 +134,11 @@ def table(found: Figures) -> Iterator[str]:
     yield "|---|---|---|---|---|---|"
     for group in (group for group in RATES if f"{group}-alone" in found):
         u = found[f"{group}-alone"]["figures"]["busy"]
-        due = DUE * (1 - u)
+        due, batch = DUE * (1 - u), batch_rate(found[batch_cell(group)])
         for name, cell in found.items():
             kind = name.removeprefix(f"{group}-")
             if kind != name:
-                said = label(kind) + (f" ({MORE[group]:,})" if more(group, kind) else "")
-                yield f"| {u:.2f} | {said} | {' | '.join(row(cell, alone, due))} |"
+                yield f"| {u:.2f} | {label(kind)} | {' | '.join(row(cell, batch, due))} |"
     yield ""
     yield (
         "The p99 of TTFT beside 400 batch requests over that of the same requests alone, and its "
@@ -137,11 +149,6 @@ def table(found: Figures) -> Iterator[str]:
         cells = [found[f"{group}-{kind}"] for kind in PAIR]
         u = cells[0]["figures"]["busy"]
         yield f"- u = {u:.2f}: {tail_ratio(*(cell['ttft_s'] for cell in cells))}"
-
-
-def more(group: str, kind: str) -> bool:
-    """Whether a cell has more requests than the others."""
-    return group in MORE and kind in PAIR
 
 
 def tail_ratio(alone_s: Sequence[float | None], beside_s: Sequence[float | None]) -> str:
@@ -232,7 +239,7 @@ def main() -> None:
     found = read(args.out)
     if missing := [name for name in runs() if name not in found]:
         print(f"still to be simulated: {', '.join(missing)}", file=sys.stderr)
-    if "batch" in found:
+    if {"batch", *map(batch_cell, MORE)} <= found.keys():
         write(args.page, table(found))
     if all(f"{SHOWN_AT}-{kind}" in found for kind in ("alone", *SHOWN)):
         draw(found, args.page.parent / "plots")
