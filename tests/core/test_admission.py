@@ -116,6 +116,20 @@ def test_weighted_displaces_nobody_for_an_equal() -> None:
     assert resident.state is State.RUNNING
 
 
+def test_weighted_admits_those_it_chose_whoever_came_first() -> None:
+    world = under("weighted", kv_blocks=6)
+    fresh(world, 70, 40, 40)
+    assert entered(admit(world)) == {12, 13}, "five blocks for one, or three for each of two"
+
+
+@pytest.mark.parametrize("policy", ["tiered", "fcfs", "static"])
+def test_policies_that_select_nothing_miss_nothing(policy: str) -> None:
+    simulation = simulate(config=SchedulerConfig(policy=policy))
+    simulation.add(make_request(1, STANDARD, 20, 8))
+    simulation.step()
+    assert simulation.scheduler.snapshot().selection_gap == 0.0
+
+
 def test_weighted_displaces_nobody_for_one_a_little_smaller() -> None:
     """Ten blocks against a resident's eleven: equals would trade places at every step."""
     world = under("weighted", kv_blocks=12)
@@ -190,13 +204,14 @@ def test_weighted_counts_shared_blocks_in_parts() -> None:
 
 
 def test_tiered_seats_residents_before_it_admits() -> None:
-    world = under("tiered", max_seqs=2)
-    decoding(world, make_request(1, REALTIME, 20))
-    unseated = decoding(world, make_request(2, STANDARD, 20))
-    world.roster.unseat(unseated)
-    fresh(world, 20)
-    assert entered(admit(world)) == set()
-    assert unseated.seated
+    for seats, expected in ((2, set()), (3, {11})):
+        world = under("tiered", max_seqs=seats)
+        decoding(world, make_request(1, REALTIME, 20))
+        unseated = decoding(world, make_request(2, STANDARD, 20))
+        world.roster.unseat(unseated)
+        fresh(world, 20)
+        assert entered(admit(world)) == expected
+        assert unseated.seated
 
 
 def test_cached_blocks_that_are_room_for_others_are_not_counted_twice() -> None:
@@ -241,7 +256,22 @@ def test_tiered_packs_in_only_who_delays_nobody(
     residency = admit(world, now=3.0)
     assert entered(residency) == expected
     reasons = {left.request: left.reason for left in residency.notes.passed_over(set())}
-    assert (reasons.get(RequestId(12)) is not None) == (not expected)
+    delays = None if expected else "would delay the head of the line"
+    assert reasons.get(RequestId(12)) == delays
+
+
+@pytest.mark.parametrize(("max_tokens", "expected"), [(5, {11, 12}), (60, set())])
+def test_tiered_packs_around_preempted_work_only_who_does_not_delay_it(
+    max_tokens: int, expected: set[int]
+) -> None:
+    """Request 2 needs four blocks again; three are free, and the fourth when request 1 ends."""
+    world = world_of(8, host_blocks=0)
+    first = decoding(world, make_request(1, STANDARD, 70, 21))
+    second = decoding(world, make_request(2, STANDARD, 40, 8))
+    Residency(world, Lane.UNIFIED, 0.0).preempt(second, first)
+    for i in (11, 12):
+        waiting(world, make_request(i, STANDARD, 15, max_tokens))
+    assert entered(admit(world)) == expected
 
 
 def test_what_lower_classes_hold_counts_as_free_for_the_head_of_the_line() -> None:
