@@ -48,6 +48,7 @@ class Run:
     """One run. Seconds; medians over the requests. pace: after the load over before it.
 
     fit: median error of the fitted device on the steps it was fitted to.
+    fits: of each case, modelled over measured, less 1.
     """
 
     real_ttft_s: float
@@ -55,6 +56,7 @@ class Run:
     simulated_ttft_s: float
     simulated_tpot_s: float
     fit: float
+    fits: dict[str, float]
     pace: float
 
     @property
@@ -137,6 +139,7 @@ def _run(model: LoadedModel, args: argparse.Namespace, trace: Trace) -> Run:
             if x.first_s and x.last_s
         ),
         fit=fit.error,
+        fits=dict(zip(_cases(halves[0]), fit.errors, strict=True)),
         pace=after_s / before_s,
     )
 
@@ -148,6 +151,11 @@ class Half:
     computed: Timings
     whole: Timings
     host: Host
+
+
+def _cases(half: Half) -> list[str]:
+    """Names, in the order of the document's steps."""
+    return [case.name for case in (*half.whole, *half.computed)]
 
 
 def _timed(model: LoadedModel, rounds: int) -> Half:

@@ -33,18 +33,23 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Calibration:
-    """A device that fits, and how well. `error`: median of |modelled - measured| / measured."""
+    """A device that fits, and how well. `errors`: modelled over measured, less 1, of each step."""
 
     device: Device
-    error: float
-    steps: int
+    errors: tuple[float, ...]
+
+    @property
+    def error(self) -> float:
+        """The median, whichever way."""
+        return median(abs(error) for error in self.errors)
 
     @property
     def report(self) -> str:
         """In one line."""
         peaks, efficiency = self.device.peaks, self.device.efficiency
         return (
-            f"calibrated {self.device.name} on {self.steps} steps, median error {self.error:.1%}: "
+            f"calibrated {self.device.name} on {len(self.errors)} steps, "
+            f"median error {self.error:.1%}: "
             f"{peaks.flops * efficiency.matmul / 1e9:.4g} GFLOP/s in matrices, "
             f"{peaks.flops * efficiency.attention / 1e9:.4g} in attention, "
             f"{peaks.bytes_per_s * efficiency.weights / 1e9:.4g} GB/s of weights, "
@@ -61,8 +66,7 @@ def calibrated(device: Device, path: Path) -> Calibration:
     """
     model, steps, door_s = _read(path)
     fitted = _fit(replace(device, host=replace(device.host, door_s=door_s)), model, steps)
-    errors = [abs(_modelled(fitted, model, s) / s.seconds - 1) for s in steps]
-    return Calibration(fitted, median(errors), len(steps))
+    return Calibration(fitted, tuple(_modelled(fitted, model, s) / s.seconds - 1 for s in steps))
 
 
 def _read(path: Path) -> tuple[ModelShape, list[Step], float]:

@@ -56,4 +56,6 @@ def test_what_is_timed_on_both_sides_of_the_load_counts_alike() -> None:
     middle = fidelity._fitted("smollm2-135m", [half(2.0), half(2.0)])
     drifted = fidelity._fitted("smollm2-135m", [half(1.0), half(3.0)])
     assert drifted.device == middle.device
+    names = fidelity._cases(half(1.0))
+    assert (len(names), names[0]) == (len(drifted.errors), calibrate.LONE.name)
     assert drifted.device.host.door_s == pytest.approx(0.002)

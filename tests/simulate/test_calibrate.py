@@ -53,6 +53,7 @@ def test_a_fitted_device_times_steps_it_has_not_seen(tmp_path: Path) -> None:
     fit = calibrated(CPU, path)
     assert fit.device.host == replace(CPU.host, door_s=0.002)
     assert fit.error < 0.02
+    assert len(fit.errors) == len(STEPS)
     assert "7 steps" in fit.report
     for step in OTHERS:
         assert seconds(fit.device, *step) == pytest.approx(seconds(truth, *step), rel=0.05)
