@@ -197,7 +197,7 @@ def test_padded_steps_give_the_logits_of_others() -> None:
     ):
         found = [one.logits(steps, course(recorded=True)).logits for one in (plain, padded)]
         assert found[0].shape == found[1].shape
-        assert torch.allclose(*found, atol=1e-5)
+        assert torch.allclose(*found, atol=1e-4)
     assert machine.launched == 3, "decode steps were not padded"
     alone = [chunk(0, 12, 1, sample=False)]
     padded.logits(alone, course(recorded=True))
