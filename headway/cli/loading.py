@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from headway.models.loader import LoadedModel
 
 _LOOK_S = 0.05
+_TEMPLATE_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +153,11 @@ def load_beside(
 def read_template(path: Path) -> str:
     """The text of a chat template's file. Raises ConfigError."""
     try:
-        return path.read_text("utf-8")
+        with path.open("rb") as file:
+            text = file.read(_TEMPLATE_BYTES + 1)
+        if len(text) > _TEMPLATE_BYTES:
+            raise ConfigError(f"--chat-template {path} is larger than {_TEMPLATE_BYTES:,} bytes")
+        return text.decode()
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
         raise ConfigError(f"--chat-template {path} can't be read: {reason}") from error

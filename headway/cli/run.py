@@ -53,13 +53,14 @@ def _answer(settings: argparse.Namespace) -> Summary:
 
 
 def _opened(stack: ExitStack, name: str, mode: Literal["r", "w"], standard: TextIO) -> TextIO:
-    """A text file, or the standard stream for `-`, in UTF-8 as JSON is. Raises ConfigError."""
+    """A text file, or the standard stream for `-`, in UTF-8 as JSON is. Written line by line: a run
+    that is killed keeps the answers it has given. Raises ConfigError."""
     if name == "-":
         if isinstance(standard, TextIOWrapper):
-            standard.reconfigure(encoding="utf-8")
+            standard.reconfigure(encoding="utf-8", line_buffering=True)
         return standard
     try:
-        return stack.enter_context(Path(name).open(mode, encoding="utf-8"))
+        return stack.enter_context(Path(name).open(mode, buffering=1, encoding="utf-8"))
     except OSError as error:
         raise ConfigError(f"{name}: {error.strerror}") from error
 

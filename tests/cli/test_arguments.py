@@ -45,6 +45,7 @@ def status_of(arguments: list[str]) -> int:
         ("serve --tls-cert x", "go together"),
         ("serve --tls-cert /no/x --tls-key /no/y --port 0", "/no/x"),
         ("serve --chat-template /no/such/file --port 0", "/no/such/file"),
+        ("serve --chat-template /dev/zero --port 0", "larger than 1,048,576 bytes"),
         ("serve --config /no/such/file", "/no/such/file"),
         ("config", "VERB"),
         ("serve --no-such-flag", "--no-such-flag (see headway serve --help)"),

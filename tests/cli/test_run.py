@@ -1,12 +1,15 @@
 """`headway run` on a tiny random model."""
 
 import json
+import sys
+from contextlib import ExitStack
 from io import BytesIO, TextIOWrapper
 from pathlib import Path
 
 import pytest
 
 from headway.cli import main
+from headway.cli.run import _opened
 from headway.models.quant import Encoding
 from tests.models.writers import TINY_WIDE, tiny_gguf
 
@@ -53,8 +56,14 @@ def test_standard_output_is_utf_8_whatever_the_locale(
     out = TextIOWrapper(raw, encoding="ascii")
     monkeypatch.setattr("sys.stdout", out)
     assert main(["run", str(prompts), "-o", "-", "--model", model, "--kv-blocks", "64"]) == 1
-    out.flush()
     assert "\N{GLOWING STAR}" in json.loads(raw.getvalue())["error"]
+
+
+def test_a_run_that_is_killed_keeps_the_answers_it_has_given(tmp_path: Path) -> None:
+    answers = tmp_path / "answers.jsonl"
+    with ExitStack() as stack:
+        _opened(stack, str(answers), "w", sys.stdout).write("an answer\n")
+        assert answers.read_text() == "an answer\n"
 
 
 def test_answers_never_overwrite_the_prompts(
