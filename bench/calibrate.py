@@ -40,6 +40,7 @@ from headway.models.loader import LoadedModel, load_model
 
 SMALL_HALF = 0x2C00  # 0.0625: contexts are filled with it, which costs attention the same
 ENGINE_PROMPT, ENGINE_ANSWER, ENGINE_CONTEXT = 100, 100, 150
+ANSWERS_APART = 4
 ENGINE_CASES = tuple(Case(f"decode-{n}@{ENGINE_CONTEXT}", n, ENGINE_CONTEXT) for n in (1, 2, 4, 8))
 LONE, ROWS = ENGINE_CASES[0], ENGINE_CASES[-1]
 CASES = (
@@ -131,8 +132,11 @@ def document(
     return {"model": name, "door_s": host.door_s, "steps": steps}
 
 
-def time_steps(model: LoadedModel, rounds: int, threads: int = 0) -> Timings:
-    """The seconds that each case computes, as the executor says."""
+def time_steps(
+    model: LoadedModel, rounds: int, threads: int = 0, pause_s: float = 0.0
+) -> Timings:
+    """The seconds that each case computes, as the executor says. pause_s: before each chunk of a
+    prompt, which then comes upon a machine that has rested, as most do where the load is light."""
     options = NativeOptions(
         kv_blocks=max(c.rows * -(-(c.context + c.tokens) // BLOCK_TOKENS) for c in CASES),
         max_seqs=MOST_ROWS,
@@ -149,6 +153,8 @@ def time_steps(model: LoadedModel, rounds: int, threads: int = 0) -> Timings:
             for case in CASES:
                 run_once(executor, next(steps[case]))
                 for _ in range(case.reps):
+                    if case.tokens > 1:
+                        time.sleep(pause_s)
                     timed[case].append(run_once(executor, next(steps[case])).compute_s)
         return timed
     finally:
@@ -171,15 +177,19 @@ def pace(model: LoadedModel) -> float:
 
 
 def time_engine(
-    model: LoadedModel, threads: int = 0, summary: Summary = min
+    model: LoadedModel, threads: int = 0, summary: Summary = min, pause_s: float = 0.0
 ) -> tuple[Host, Timings]:
-    """On an engine of its own: its turn and its door, and whole steps of ENGINE_CASES."""
+    """On an engine of its own: its turn and its door, and whole steps of ENGINE_CASES. pause_s:
+    before requests, of which there are more then, with shorter answers."""
     watch = Watch()
     engine = build_engine(model, EngineOptions(Sizes(threads=threads or None)), [watch])
     engine.start()
     try:
+        parts = ANSWERS_APART if pause_s else 1
         for case in ENGINE_CASES:
-            _answer_all(engine, case.rows, ENGINE_PROMPT, ENGINE_ANSWER)
+            for _ in range(parts):
+                time.sleep(pause_s)
+                _answer_all(engine, case.rows, ENGINE_PROMPT, ENGINE_ANSWER // parts)
         turns = [
             summary([whole_s - kernels_s for whole_s, kernels_s in watch.decoded(case.rows)])
             for case in (LONE, ROWS)
@@ -188,6 +198,7 @@ def time_engine(
         whole = {c: [whole_s for whole_s, _ in watch.decoded(c.rows)] for c in ENGINE_CASES}
         doors = []
         for _ in range(DOOR_TRIES):
+            time.sleep(pause_s)
             seen = len(watch.ends)
             (answer,) = _answer_all(engine, 1, DOOR_PROMPT, DOOR_ANSWER)
             first = next(e for e in watch.ends[seen:] if e.plan.chunks)

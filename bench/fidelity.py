@@ -8,9 +8,10 @@ simulated on a fitted device with the same sizes, policy and scheduler. The devi
 steps timed on either side of the load, so that a pace that drifts counts as its middle (as
 `calibrate.py` and `headway simulate --calibrate` do, but to means: the real run has the machine's
 neighbours too; a tenth at either end is left out, for a stall now and then moves no median over
-requests). Compared are the medians over the requests, of TTFT and of TPOT; what counts is the
-median of the runs' differences. A run between whose ends the machine's pace changed by more than a
-tenth is shown, and left out of that median.
+requests). They are timed after pauses, since most requests come upon an engine that was idle.
+Compared are the medians over the requests, of TTFT and of TPOT; what counts is the median of the
+runs' differences. A run between whose ends the machine's pace changed by more than a tenth is
+shown, and left out of that median.
 """
 
 import argparse
@@ -38,6 +39,9 @@ from headway.simulate.workload import Mix, parse_shares
 
 CLASSES = {"realtime": 0.3, "standard": 0.4, "batch": 0.3}
 PROMPTS, ANSWERS = (16, 300), (16, 64)
+PAUSE_S = 0.25
+"""Half of the requests of the load, or so, come upon an engine that has nothing to do, and a machine
+that has rested is slower at first than one that computes without end."""
 KV_BLOCKS, MAX_SEQS, STEP_TOKENS = 2048, 32, 512
 STEADY = 0.1
 """A run counts if the machine's pace changed by less than this share meanwhile."""
@@ -159,8 +163,8 @@ def _cases(half: Half) -> list[str]:
 
 
 def _timed(model: LoadedModel, rounds: int) -> Half:
-    host, whole = time_engine(model, summary=middle)
-    return Half(time_steps(model, rounds), whole, host)
+    host, whole = time_engine(model, summary=middle, pause_s=PAUSE_S)
+    return Half(time_steps(model, rounds, pause_s=PAUSE_S), whole, host)
 
 
 def _fitted(name: str, halves: Sequence[Half]) -> Calibration:

@@ -32,7 +32,7 @@ from headway.simulate.figures import ENOUGH_FOR_P99
 
 REALTIME = "prompt=80,answer=32"
 FLOOD = "batch:streams=32,prompt=190,answer=128"
-_SPARE = 1.1  # arrivals are random
+_SPARE = 1.15  # arrivals are random
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +118,9 @@ def measure(
 def cell_s(server: Server, rate: float, settings: argparse.Namespace) -> float:
     """Seconds a cell lasts."""
     ours = server.python == sys.executable and rate
-    for_p99_s = _SPARE * ENOUGH_FOR_P99 / rate / settings.rounds if ours else 0.0
+    for_p99_s = 0.0
+    if ours:
+        for_p99_s = settings.warmup + _SPARE * ENOUGH_FOR_P99 / rate / settings.rounds
     seconds: float = settings.seconds
     return max(seconds, for_p99_s) if for_p99_s <= settings.longest else seconds
 
