@@ -132,9 +132,7 @@ def document(
     return {"model": name, "door_s": host.door_s, "steps": steps}
 
 
-def time_steps(
-    model: LoadedModel, rounds: int, threads: int = 0, pause_s: float = 0.0
-) -> Timings:
+def time_steps(model: LoadedModel, rounds: int, threads: int = 0, pause_s: float = 0.0) -> Timings:
     """The seconds that each case computes, as the executor says. pause_s: before each chunk of a
     prompt, which then comes upon a machine that has rested, as most do where the load is light."""
     options = NativeOptions(

@@ -40,8 +40,8 @@ from headway.simulate.workload import Mix, parse_shares
 CLASSES = {"realtime": 0.3, "standard": 0.4, "batch": 0.3}
 PROMPTS, ANSWERS = (16, 300), (16, 64)
 PAUSE_S = 0.25
-"""Half of the requests of the load, or so, come upon an engine that has nothing to do, and a machine
-that has rested is slower at first than one that computes without end."""
+"""Half of the requests of the load, or so, come upon an engine that has nothing to do, and a
+machine that has rested is slower at first than one that computes without end."""
 KV_BLOCKS, MAX_SEQS, STEP_TOKENS = 2048, 32, 512
 STEADY = 0.1
 """A run counts if the machine's pace changed by less than this share meanwhile."""
