@@ -24,6 +24,7 @@ from headway.server.openapi import complete
 from headway.server.operate import Insight, Operator, build_operator_router
 from headway.server.reference import REFERENCE_PATH, reference
 from headway.server.routes import Service, build_router
+from headway.server.routing import add_get
 from headway.server.tiers import CLASS_HEADER
 from headway.server.tokenize import TokenService, build_token_router
 
@@ -98,7 +99,11 @@ def build_app(
     page = insight.page
     dashboard = None if page is None else Dashboard(Feed(page), service.gate)
     app.include_router(build_operator_router(operator, dashboard))
-    app.add_api_route(REFERENCE_PATH, lambda: reference(app.openapi()), include_in_schema=False)
+
+    async def described() -> Response:
+        return reference(app.openapi())
+
+    add_get(app.router, REFERENCE_PATH, described, include_in_schema=False)
     app.include_router(batches or build_closed_router("the server has no data folder"))
     for kind in (ApiError, HeadwayError, HTTPException, Exception):
         app.add_exception_handler(kind, _answer_error)
@@ -109,7 +114,7 @@ def build_app(
         app.add_middleware(
             CORSMiddleware,
             allow_origins=front.cors_origins,
-            allow_methods=["GET", "POST", "DELETE"],
+            allow_methods=["GET", "HEAD", "POST", "DELETE"],
             allow_headers=["*"],
             expose_headers=[CLASS_HEADER, "X-Request-Id", "Retry-After"],
         )

@@ -27,6 +27,7 @@ from headway.server.errors import ApiError, bad_request
 from headway.server.fields import Body
 from headway.server.gate import Gate
 from headway.server.parse import parse_json, read_body
+from headway.server.routing import add_get
 from headway.server.upload import read_form
 
 P = ParamSpec("P")
@@ -149,15 +150,13 @@ def build_batch_router(service: BatchService) -> APIRouter:
     """All routes of the Batch API."""
     router = APIRouter()
     router.add_api_route(FILES_PATH, service.upload, methods=["POST"], openapi_extra=UPLOAD_SCHEMA)
-    router.add_api_route(FILES_PATH, service.files, methods=["GET"], openapi_extra=FILES_SCHEMA)
-    router.add_api_route(FILES_PATH + "/{file_id}", service.file, methods=["GET"])
+    add_get(router, FILES_PATH, service.files, openapi_extra=FILES_SCHEMA)
+    add_get(router, FILES_PATH + "/{file_id}", service.file)
     router.add_api_route(FILES_PATH + "/{file_id}", service.delete, methods=["DELETE"])
-    router.add_api_route(FILES_PATH + "/{file_id}/content", service.content, methods=["GET"])
+    add_get(router, FILES_PATH + "/{file_id}/content", service.content)
     router.add_api_route(BATCHES_PATH, service.create, methods=["POST"])
-    router.add_api_route(
-        BATCHES_PATH, service.batches, methods=["GET"], openapi_extra=BATCHES_SCHEMA
-    )
-    router.add_api_route(BATCHES_PATH + "/{batch_id}", service.batch, methods=["GET"])
+    add_get(router, BATCHES_PATH, service.batches, openapi_extra=BATCHES_SCHEMA)
+    add_get(router, BATCHES_PATH + "/{batch_id}", service.batch)
     router.add_api_route(BATCHES_PATH + "/{batch_id}/cancel", service.cancel, methods=["POST"])
     return router
 
@@ -174,7 +173,7 @@ def build_closed_router(reason: str) -> APIRouter:
             router.add_api_route(
                 path + suffix,
                 refuse,
-                methods=["GET", "POST", "DELETE"],
+                methods=["GET", "HEAD", "POST", "DELETE"],
                 include_in_schema=False,
             )
     return router

@@ -21,6 +21,7 @@ from headway.server.errors import ApiError
 from headway.server.metrics import Metrics
 from headway.server.metrics_families import Build, JobTotals, Scrape, exposition
 from headway.server.names import RequestNames
+from headway.server.routing import add_get
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,8 +91,8 @@ def build_operator_router(operator: Operator, dashboard: Dashboard | None = None
     router = APIRouter()
     if dashboard is not None:
         router.include_router(build_dashboard_router(dashboard))
-    router.add_api_route("/metrics", operator.scrape, methods=["GET"])
-    router.add_api_route("/debug/steps/{step}", operator.explain, methods=["GET"])
+    add_get(router, "/metrics", operator.scrape)
+    add_get(router, "/debug/steps/{step}", operator.explain)
     return router
 
 

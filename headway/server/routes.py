@@ -28,6 +28,7 @@ from headway.server.names import RequestNames
 from headway.server.openai_types import ChatBody, CompletionBody, GenerationBody
 from headway.server.parse import parse_body, read_body
 from headway.server.render import BodyWriter, EventWriter, Head
+from headway.server.routing import add_get
 from headway.server.tiers import CLASS_HEADER, Tier, resolve_tier
 from headway.server.translate import Work, chat_work, completion_work
 
@@ -198,7 +199,5 @@ def build_router(service: Service) -> APIRouter:
         ("/health", service.health, StatusAnswer),
         ("/ready", service.ready, StatusAnswer),
     ):
-        router.add_api_route(path, endpoint, methods=["GET"], responses={200: {"model": answer}})
-    for path, probe in (("/health", service.health), ("/ready", service.ready)):
-        router.add_api_route(path, probe, methods=["HEAD"], include_in_schema=False)
+        add_get(router, path, endpoint, responses={200: {"model": answer}})
     return router

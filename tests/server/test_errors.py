@@ -38,8 +38,8 @@ def test_unknown_paths_and_methods() -> None:
             error_of(answer, 405)
         allowed = {
             "/v1/completions": "POST",
-            "/v1/models": "GET",
-            "/v1/models/x": "GET",
+            "/v1/models": "GET, HEAD",
+            "/v1/models/x": "GET, HEAD",
             "/health": "GET, HEAD",
         }
         for path, methods in allowed.items():

@@ -8,6 +8,7 @@ from starlette.responses import Response, StreamingResponse
 from headway.server.dashboard.feed import Feed
 from headway.server.errors import ApiError
 from headway.server.gate import Gate
+from headway.server.routing import add_get
 
 PAGE_PATH = "/dashboard"
 DATA_PATH = "/dashboard/data"
@@ -59,17 +60,16 @@ class Dashboard:
         def going() -> bool:
             return gate.open or gate.inside > 0
 
-        return StreamingResponse(
-            self._feed.events(going), headers=_STREAM_HEADERS, media_type="text/event-stream"
-        )
+        events = self._feed.events(going) if request.method == "GET" else iter(())
+        return StreamingResponse(events, headers=_STREAM_HEADERS, media_type="text/event-stream")
 
 
 def build_dashboard_router(dashboard: Dashboard) -> APIRouter:
     """The page and its data; none of it is part of the documented API."""
     router = APIRouter(include_in_schema=False)
-    router.add_api_route(PAGE_PATH, dashboard.page, methods=["GET"])
-    router.add_api_route(DATA_PATH, dashboard.data, methods=["GET"])
-    router.add_api_route(f"{PAGE_PATH}/{{name}}", dashboard.file, methods=["GET"])
+    add_get(router, PAGE_PATH, dashboard.page)
+    add_get(router, DATA_PATH, dashboard.data)
+    add_get(router, f"{PAGE_PATH}/{{name}}", dashboard.file)
     return router
 
 
