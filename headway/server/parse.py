@@ -18,6 +18,9 @@ _MOST = {b",": 250_000, b"{": 32_768, b"[": 32_768}
 """Values, objects and lists of a body, as far as that can be told at once. To parse so many takes
 0.2 s, during which no stream moves."""
 
+_PLAIN = "identity"
+"""The coding that is none."""
+
 _EXPECTED: dict[int | str, str] = {
     "content": "must be a string or a list of text parts",
     "prompt": "must be a string, a list of strings, a list of token ids, or a list of such lists",
@@ -27,8 +30,8 @@ _EXPECTED: dict[int | str, str] = {
 
 async def read_body(request: Request, limit_bytes: int) -> bytes:
     """The whole body. Raises ApiError (413) beyond the limit, without reading on; without reading
-    at all where the head says so."""
-    check_length(request, limit_bytes)
+    at all where the head says so, or that it is compressed (415)."""
+    check_head(request, limit_bytes)
     parts, size = [], 0
     try:
         async for part in request.stream():
@@ -41,11 +44,19 @@ async def read_body(request: Request, limit_bytes: int) -> bytes:
     return b"".join(parts)
 
 
-def check_length(request: Request, limit_bytes: int) -> None:
-    """Raise ApiError (413) if the head announces a longer body."""
+def check_head(request: Request, limit_bytes: int) -> None:
+    """Raise ApiError if the head announces a longer body (413) or a compressed one (415)."""
     length = request.headers.get("content-length", "")
     if length.isascii() and length.isdigit() and int(length[:20]) > limit_bytes:
         raise too_large(limit_bytes)
+    codings = ", ".join(request.headers.getlist("content-encoding"))
+    if any(coding.strip().lower() not in ("", _PLAIN) for coding in codings.split(",")):
+        raise ApiError(
+            415,
+            f"Compressed bodies are not taken: send this one without Content-Encoding: {codings}.",
+            code="unsupported_encoding",
+            headers={"Accept-Encoding": _PLAIN},  # RFC 9110, section 15.5.16
+        )
 
 
 def too_large(limit_bytes: int) -> ApiError:

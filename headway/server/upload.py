@@ -9,7 +9,7 @@ from python_multipart.multipart import MultipartParser, parse_options_header
 from starlette.requests import ClientDisconnect, Request
 
 from headway.server.errors import bad_request
-from headway.server.parse import check_length, too_large
+from headway.server.parse import check_head, too_large
 
 _PIECE_BYTES = 256 * 1024
 _FIELD_BYTES = 64 * 1024
@@ -128,7 +128,7 @@ async def read_form(
     read to its end whatever is wrong with it, for a client that is still sending would take an
     early answer for a broken connection. Raises ApiError, and what the sink raises.
     """
-    check_length(request, limit_bytes)
+    check_head(request, limit_bytes)
     form = UploadForm(request.headers.get("content-type", ""), sink)
     problem: Exception | None = None
     size, held, pieces = 0, 0, list[bytes]()
