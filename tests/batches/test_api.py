@@ -218,8 +218,8 @@ def test_a_method_that_a_path_does_not_have(tmp_path: Path) -> None:
     with batch_server(tmp_path) as rig:
         http = rig.server.http()
         for path, methods in {
-            "/v1/files": "GET, POST",
-            "/v1/files/file-x": "DELETE, GET",
+            "/v1/files": "GET, HEAD, POST",
+            "/v1/files/file-x": "DELETE, GET, HEAD",
             "/v1/batches/batch_x/cancel": "POST",
         }.items():
             refused = http.put(path)
