@@ -110,6 +110,9 @@ class PipeBell:
         news = [(id(mailbox), mailbox.take_all()) for mailbox in mailboxes]
         self._pipe.send_bytes(pickle.dumps(news))
 
+    def settle(self, limit_s: float) -> None:
+        """The other process has cores of its own."""
+
 
 class NoBell:
     """Nobody reads."""
@@ -117,6 +120,9 @@ class NoBell:
     def ring(self, mailboxes: Sequence[Mailbox]) -> None:
         for mailbox in mailboxes:
             mailbox.take_all()
+
+    def settle(self, limit_s: float) -> None:
+        """Nobody to wait for."""
 
 
 def make_engine(streams: int, step_s: float, gaps: Gaps) -> Engine:

@@ -185,8 +185,10 @@ void bind_settings(nb::module_& m) {
 
 void bind_steps(nb::module_& m) {
   nb::class_<Step>(m, "Step")
-      .def("wait", &Step::wait, "timeout_s"_a, nb::call_guard<nb::gil_scoped_release>(),
-           "Waits so many seconds at most (negative: for ever); whether the step has ended.")
+      .def("wait", &Step::wait, "timeout_s"_a, "patience_s"_a = -1,
+           nb::call_guard<nb::gil_scoped_release>(),
+           "Waits so many seconds at most (negative: for ever), and computes meanwhile: then for "
+           "`patience_s` at most; whether the step has ended.")
       .def("done", &Step::done)
       .def("interrupt", [](Step& s) { s.interrupt.store(true); })
       .def_prop_ro("interrupted", [](const Step& s) { return s.interrupted; })

@@ -6,6 +6,7 @@
 #include <unordered_set>
 
 #include "kernels/kernels.hpp"
+#include "team.hpp"
 
 namespace headway {
 
@@ -69,27 +70,22 @@ void Step::check(const Capacity& capacity) {
            std::to_string(capacity.max_step_tokens));
 }
 
+void Step::start(std::shared_ptr<Team> team) { team_ = std::move(team); }
+
 void Step::finish() {
-  const std::lock_guard<std::mutex> lock(mutex_);
-  done_ = true;
-  changed_.notify_all();
+  done_.store(true);
+  if (team_) team_->dismiss();
 }
 
-bool Step::done() {
-  const std::lock_guard<std::mutex> lock(mutex_);
-  return done_;
-}
-
-bool Step::wait(double timeout_s) {
-  std::unique_lock<std::mutex> lock(mutex_);
-  const auto is_done = [this] { return done_; };
-  if (timeout_s < 0) {
-    changed_.wait(lock, is_done);
-    return true;
-  }
-  // A day is for ever here, and more would overflow the clock.
-  const std::chrono::duration<double> limit(std::min(timeout_s, 86400.0));
-  return changed_.wait_for(lock, limit, is_done);
+bool Step::wait(double timeout_s, double patience_s) {
+  const auto now = Team::Clock::now();
+  const auto after = [now](double seconds) {
+    constexpr double kForEver = 86400.0;  // a day; more would overflow the clock
+    const std::chrono::duration<double> limit(seconds < 0 ? kForEver : std::min(seconds, kForEver));
+    return now + std::chrono::duration_cast<Team::Clock::duration>(limit);
+  };
+  if (!done() && team_) team_->help(after(timeout_s), after(patience_s), done_);
+  return done();
 }
 
 }  // namespace headway

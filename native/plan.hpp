@@ -2,16 +2,16 @@
 #pragma once
 
 #include <atomic>
-#include <condition_variable>
 #include <cstdint>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <vector>
 
 #include "sampler.hpp"
 
 namespace headway {
+
+class Team;
 
 struct Capacity {
   int kv_blocks = 0;
@@ -81,15 +81,18 @@ class Step {
 
   std::atomic<bool> interrupt{false};
 
+  // On a team; null where it never starts.
+  void start(std::shared_ptr<Team> team);
   void finish();
-  bool done();
-  // Waits up to so many seconds, negative: for ever; whether the step is done.
-  bool wait(double timeout_s);
+  bool done() const { return done_.load(); }
+  // Waits up to so many seconds, negative: for ever; whether the step is done. Who waits has
+  // nothing else to do, and is the last of the team's threads meanwhile: while it computes, it
+  // comes back once the step is done, or after `patience_s`.
+  bool wait(double timeout_s, double patience_s = -1);
 
  private:
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  bool done_ = false;
+  std::shared_ptr<Team> team_;
+  std::atomic<bool> done_{false};
 };
 
 }  // namespace headway

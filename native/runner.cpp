@@ -29,7 +29,7 @@ Lane::Lane(const Model& model, Path path, KvPool& device, KvPool& host, int thre
     : device_(device),
       host_(host),
       default_threads_(default_threads),
-      team_(threads, spin),
+      team_(std::make_shared<Team>(threads, spin, true)),
       forward_(model, path, device, threads, max_rows),
       thread_([this] { serve(); }) {}
 
@@ -46,6 +46,7 @@ void Lane::submit(std::shared_ptr<Step> step) {
   {
     const std::lock_guard<std::mutex> lock(mutex_);
     if (step_) throw std::logic_error("a step is in flight on this lane");
+    step->start(team_);
     step_ = std::move(step);
   }
   changed_.notify_one();
@@ -82,12 +83,12 @@ void Lane::run(Step& step) {
   const int threads = step.units > 0 ? step.units : default_threads_;
   phase(step.timing.copy_out_s, [&] { copy(step.outs, true, threads); });
   phase(step.timing.copy_in_s, [&] { copy(step.ins, false, threads); });
-  phase(step.timing.compute_s, [&] { forward_.run(step, team_, threads); });
+  phase(step.timing.compute_s, [&] { forward_.run(step, *team_, threads); });
 }
 
 void Lane::copy(const std::vector<Copy>& copies, bool out, int threads) {
   if (copies.empty()) return;
-  team_.run(threads, [&](Worker& worker) {
+  team_->run(threads, [&](Worker& worker) {
     worker.share(static_cast<int64_t>(copies.size()), [&](int64_t i) {
       const Copy& c = copies[static_cast<size_t>(i)];
       uint16_t* const device = device_.block(c.device);

@@ -41,7 +41,7 @@ class Lane {
   KvPool& device_;
   KvPool& host_;
   const int default_threads_;
-  Team team_;
+  const std::shared_ptr<Team> team_;  // a step's guest may stay a moment longer than the lane
   Forward forward_;
   std::mutex mutex_;
   std::condition_variable changed_;

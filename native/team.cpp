@@ -10,10 +10,12 @@ namespace headway {
 
 namespace {
 
-using Clock = std::chrono::steady_clock;
+using Clock = Team::Clock;
 
 constexpr std::chrono::microseconds kPhaseSpin{100};
 constexpr std::chrono::microseconds kIdleSpin{20};
+constexpr std::chrono::microseconds kGuestNap{50};
+constexpr int kGuest = -1;
 
 void relax() {
 #if defined(__x86_64__)
@@ -38,9 +40,13 @@ bool spin_until(std::chrono::microseconds time, Condition&& condition) {
 
 }  // namespace
 
-Team::Team(int threads, bool spin)
-    : threads_count_(threads), spin_(spin), shares_(new Share[static_cast<size_t>(threads)]) {
-  for (int i = 1; i < threads; ++i) threads_.emplace_back([this, i] { serve(i); });
+Team::Team(int threads, bool spin, bool guest)
+    : threads_count_(threads),
+      spin_(spin),
+      has_guest_(guest && threads > 1),
+      shares_(new Share[static_cast<size_t>(threads)]) {
+  const int own = threads - (has_guest_ ? 1 : 0);
+  for (int i = 1; i < own; ++i) threads_.emplace_back([this, i] { serve(i); });
 }
 
 Team::~Team() {
@@ -62,9 +68,12 @@ void Team::run(int threads, const std::function<void(Worker&)>& body) {
     failed_.store(false);
     wanted_ = threads;
     open_ = true;
+    jobs_.fetch_add(1);
   }
-  jobs_.fetch_add(1);
-  if (threads > 1) jobs_.notify_all();
+  if (threads > 1) {
+    jobs_.notify_all();
+    news_.notify_all();
+  }
   work(0);
   const auto empty = [this] { return active_.load() == 0; };
   if (spin_) spin_until(kIdleSpin, empty);
@@ -86,20 +95,53 @@ void Team::serve(int index) {
   }
 }
 
+void Team::help(Clock::time_point until, Clock::time_point patience,
+                const std::atomic<bool>& over) {
+  std::unique_lock<std::mutex> lock(mutex_);
+  const bool helps = has_guest_ && !guest_here_;
+  guest_here_ = guest_here_ || helps;
+  for (uint32_t seen = 0; !over.load();) {
+    const auto news = [&] { return over.load() || (helps && open_ && jobs_.load() != seen); };
+    if (!news_.wait_until(lock, until, news)) break;
+    seen = jobs_.load();
+    lock.unlock();
+    work(kGuest, patience);
+    if (spin_) spin_until(kIdleSpin, [&] { return over.load() || jobs_.load() != seen; });
+    lock.lock();
+  }
+  if (helps) guest_here_ = false;
+}
+
+void Team::dismiss() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  news_.notify_all();
+}
+
+// Of a thread in the present body; -1 for none.
+int Team::place_of(int index) const {
+  const int own = has_guest_ && wanted_ > 1 ? wanted_ - 1 : wanted_;
+  if (index == kGuest) return own < wanted_ ? own : -1;
+  return index < own ? index : -1;
+}
+
 // Enters the body, unless it is over already.
-void Team::work(int index) {
+void Team::work(int index, Clock::time_point until) {
   uint32_t phase, done;
-  int threads;
+  int threads, place;
   {
     const std::lock_guard<std::mutex> lock(mutex_);
-    if (!open_ || index >= wanted_) return;
+    place = place_of(index);
+    if (!open_ || place < 0) return;
     active_.fetch_add(1);
     threads = wanted_;
     phase = phase_;
     done = start_done_;
   }
-  Worker worker(*this, index, threads, phase, done);
-  (*body_)(worker);
+  Worker worker(*this, place, until, threads, phase, done);
+  try {
+    (*body_)(worker);
+  } catch (const Worker::Late&) {  // the others go on
+  }
   leave(worker);
 }
 
@@ -117,13 +159,19 @@ void Team::finish_unit(uint32_t target) {
     done_.notify_all();
 }
 
-// Waits until so many units are done in all.
-void Team::await(uint32_t target) {
+// Waits until so many units are done in all. A guest, whose time may come to an end, takes naps
+// where others sleep: an atomic can't be waited for with a limit.
+void Team::await(uint32_t target, Clock::time_point until) {
   const auto reached = [&] {
     return static_cast<int32_t>(done_.load(std::memory_order_acquire) - target) >= 0;
   };
   if (reached()) return;
   if (spin_ && spin_until(kPhaseSpin, reached)) return;
+  if (until != Clock::time_point::max()) {
+    for (; !reached(); std::this_thread::sleep_for(kGuestNap))
+      if (Clock::now() >= until) throw Worker::Late{};
+    return;
+  }
   for (;;) {
     const uint32_t seen = done_.load(std::memory_order_acquire);
     if (static_cast<int32_t>(seen - target) >= 0) return;

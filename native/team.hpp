@@ -38,11 +38,16 @@ class Worker {
 
  private:
   friend class Team;
-  Worker(Team& team, int index, int threads, uint32_t phase, uint32_t done)
-      : team_(team), index_(index), threads_(threads), phase_(phase), done_(done) {}
+  using Clock = std::chrono::steady_clock;
+  // Thrown by `share` where a guest's time is up.
+  struct Late {};
+
+  Worker(Team& team, int index, Clock::time_point until, int threads, uint32_t phase, uint32_t done)
+      : team_(team), index_(index), until_(until), threads_(threads), phase_(phase), done_(done) {}
 
   Team& team_;
   int index_;
+  Clock::time_point until_;  // its patience; that of the team's own threads has no end
   int threads_;     // that may be in the body
   uint32_t phase_;  // calls of share so far
   uint32_t done_;   // units in all of them
@@ -50,9 +55,12 @@ class Worker {
 
 class Team {
  public:
-  // The caller of run() is worker 0; `threads` - 1 others are started. `spin`: wait for a bounded
-  // time before sleeping (right when every thread has a core of its own, ruinous otherwise).
-  Team(int threads, bool spin);
+  using Clock = std::chrono::steady_clock;
+
+  // The caller of run() is worker 0. Of the others the last one's place is kept for a guest, where
+  // `guest` says so, and the rest are started. `spin`: wait for a bounded time before sleeping
+  // (right when every thread has a core of its own, ruinous otherwise).
+  Team(int threads, bool spin, bool guest = false);
   ~Team();
   Team(const Team&) = delete;
   Team& operator=(const Team&) = delete;
@@ -62,6 +70,13 @@ class Team {
   // Runs body(worker) on those of the first `threads` threads that are there in time, the caller at
   // least, and returns when all of them have left it. Rethrows the first exception of a unit.
   void run(int threads, const std::function<void(Worker&)>& body);
+
+  // Takes the last of several places in the bodies that are run, until `over` is true or the time
+  // is up; a body it is in it leaves only where its patience has come to an end too. For one caller
+  // at a time; another one only waits.
+  void help(Clock::time_point until, Clock::time_point patience, const std::atomic<bool>& over);
+  // `over` has become true.
+  void dismiss();
 
  private:
   friend class Worker;
@@ -73,14 +88,16 @@ class Team {
 
   int64_t claim(int owner, uint32_t phase, int64_t units);
   void finish_unit(uint32_t target);
-  void await(uint32_t target);
+  void await(uint32_t target, Clock::time_point until);
   void serve(int index);
-  void work(int index);
+  void work(int index, Clock::time_point until = Clock::time_point::max());
+  int place_of(int index) const;
   void leave(const Worker& worker);
   void fail();
 
   const int threads_count_;
   const bool spin_;
+  const bool has_guest_;
   std::unique_ptr<Share[]> shares_;
   alignas(64) std::atomic<uint32_t> done_{0};  // units done since the team exists
   alignas(64) std::atomic<uint32_t> jobs_{0};  // bodies begun
@@ -89,6 +106,8 @@ class Team {
 
   std::mutex mutex_;  // of all below
   std::condition_variable left_;
+  std::condition_variable news_;  // for the guest
+  bool guest_here_ = false;
   bool open_ = false;  // whether the body may still be entered
   int wanted_ = 0;     // threads that may
   bool stop_ = false;
@@ -117,7 +136,7 @@ void Worker::share(int64_t units, F&& f) {
       team_.finish_unit(target);
     }
   }
-  team_.await(target);
+  team_.await(target, until_);
 }
 
 inline bool Worker::failed() const { return team_.failed_.load(std::memory_order_relaxed); }

@@ -139,6 +139,10 @@ class Choices:
         """Send out what is in the outbox."""
         self._outbox.flush()
 
+    def settle(self, limit_s: float) -> None:
+        """Let the readers in event loops take what the last flush brought them."""
+        self._outbox.settle(limit_s)
+
     def fail(self, live: Live, message: str) -> None:
         """End one with ERROR."""
         usage = Usage(prompt=len(live.request.prompt))

@@ -26,6 +26,11 @@ SNAPSHOT_S = 0.05
 """It takes a third as long as planning a step of one row, which waits for it."""
 
 
+SETTLE_S = 0.005
+"""Longest the engine leaves a core to event loops that write out its news. It then waits for the
+step, which tells the executor that this core is free."""
+
+
 class StallError(HeadwayError):
     """A step has lasted longer than the stall limit."""
 
@@ -116,6 +121,7 @@ class StepLoop:
         self._deliver()
         alone = self._flights.get(Lane.UNIFIED)
         if alone is not None:
+            self._choices.settle(SETTLE_S)
             self.land(alone, alone.end(self._options.stall_limit_s))
         return did_something
 

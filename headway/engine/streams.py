@@ -7,7 +7,6 @@ is slow finds everything that waits for a choice merged into one delta.
 """
 
 import asyncio
-import contextlib
 import threading
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
@@ -76,12 +75,16 @@ class Bell(Protocol):
 
     def ring(self, mailboxes: Sequence[Mailbox]) -> None: ...
 
+    def settle(self, limit_s: float) -> None:
+        """Wait, `limit_s` at most, until readers rung last have dealt with what they had."""
+
 
 class Outbox:
     """The mailboxes filled in one step, by bell."""
 
     def __init__(self) -> None:
         self._filled: dict[Bell, list[Mailbox]] = {}
+        self._rung: Sequence[Bell] = ()
 
     def put(self, mailbox: Mailbox, parcel: Parcel) -> None:
         """Drop a parcel in."""
@@ -92,7 +95,13 @@ class Outbox:
         """Ring each bell once."""
         for bell, mailboxes in self._filled.items():
             bell.ring(mailboxes)
-        self._filled.clear()
+        self._rung, self._filled = tuple(self._filled), {}
+
+    def settle(self, limit_s: float) -> None:
+        """Wait for the readers of the last flush, each bell's for `limit_s` at most."""
+        for bell in self._rung:
+            bell.settle(limit_s)
+        self._rung = ()
 
 
 class LoopBell:
@@ -100,6 +109,8 @@ class LoopBell:
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
+        self._settled = threading.Lock()
+        """Held while readers are at it. Whoever rings and settles is one thread."""
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, LoopBell) and other._loop is self._loop
@@ -109,8 +120,20 @@ class LoopBell:
 
     def ring(self, mailboxes: Sequence[Mailbox]) -> None:
         """Schedule the wake-ups; where the loop has been closed, nobody reads any more."""
-        with contextlib.suppress(RuntimeError):
-            self._loop.call_soon_threadsafe(wake_all, mailboxes)
+        self._settled = threading.Lock()
+        self._settled.acquire()
+        try:
+            self._loop.call_soon_threadsafe(self._wake, mailboxes, self._settled.release)
+        except RuntimeError:
+            self._settled.release()
+
+    def settle(self, limit_s: float) -> None:
+        """What the wake-ups made the loop do next has been done too."""
+        self._settled.acquire(timeout=limit_s)
+
+    def _wake(self, mailboxes: Sequence[Mailbox], settled: Callable[[], None]) -> None:
+        wake_all(mailboxes)
+        self._loop.call_soon(settled)
 
 
 class ThreadBell:
@@ -119,6 +142,9 @@ class ThreadBell:
     def ring(self, mailboxes: Sequence[Mailbox]) -> None:
         """Wake each at once."""
         wake_all(mailboxes)
+
+    def settle(self, limit_s: float) -> None:
+        """They may take as long as they like."""
 
 
 class Assembler:

@@ -30,7 +30,7 @@ _COUNTED = ("kv_blocks", "max_seqs", "max_step_tokens", "max_model_len")
 _LARGEST = 2**31 - 1
 """Sizes are 32-bit integers on the C++ side."""
 
-_SIGNAL_SLICE_S = 0.5  # how long a wait may keep Python from handling a signal
+_SIGNAL_SLICE_S = 0.5  # how long a wait that computes nothing may keep signals from Python
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,8 +156,9 @@ class NativeStep:
     def _wait(self, timeout_s: float | None) -> None:
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         while True:
-            left = _SIGNAL_SLICE_S if deadline is None else deadline - time.monotonic()
-            if self.native.wait(min(max(left, 0.0), _SIGNAL_SLICE_S)):
+            left_s = -1.0 if deadline is None else max(deadline - time.monotonic(), 0.0)
+            slice_s = _SIGNAL_SLICE_S if left_s < 0 else min(left_s, _SIGNAL_SLICE_S)
+            if self.native.wait(slice_s, left_s):
                 return
             if deadline is not None and time.monotonic() >= deadline:
                 raise TimeoutError(f"step {self._step} has not ended within {timeout_s} s")

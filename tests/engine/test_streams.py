@@ -1,6 +1,7 @@
 """Delivery: one call a step for each loop, merged for slow readers, silent for closed loops."""
 
 import asyncio
+import threading
 from collections.abc import Sequence
 from itertools import pairwise
 
@@ -48,6 +49,9 @@ class CountingBell:
 
     def ring(self, mailboxes: Sequence[Mailbox]) -> None:
         self.rings.append(len(mailboxes))
+
+    def settle(self, limit_s: float) -> None:
+        """Nobody to wait for."""
 
 
 def byte(character: str) -> Parcel:
@@ -118,6 +122,50 @@ def test_closed_loop_breaks_nothing() -> None:
     assert bell == LoopBell(loop)
     loop.close()
     bell.ring([Mailbox(bell, lambda: None)])
+    bell.settle(60)
+
+
+async def test_a_bell_is_settled_once_its_readers_have_dealt_with_what_they_had() -> None:
+    loop = asyncio.get_running_loop()
+    outbox, filled, read = Outbox(), asyncio.Event(), list[Parcel]()
+    mailbox = Mailbox(LoopBell(loop), filled.set)
+
+    async def reader() -> None:
+        while len(read) < 20:
+            await filled.wait()
+            filled.clear()
+            read.extend(mailbox.take_all())
+
+    def engine() -> list[int]:
+        seen = []
+        for choice in range(20):
+            outbox.put(mailbox, Parcel(choice))
+            outbox.flush()
+            outbox.settle(60)
+            seen.append(len(read))
+        return seen
+
+    reading = asyncio.create_task(reader())
+    assert await asyncio.to_thread(engine) == list(range(1, 21))
+    await reading
+
+
+async def test_a_busy_loop_is_waited_for_so_long_and_no_longer() -> None:
+    bell = LoopBell(asyncio.get_running_loop())
+    woken: list[str] = []
+    mailbox = Mailbox(bell, lambda: woken.append("late"))
+
+    def engine() -> None:
+        bell.ring([mailbox])
+        bell.settle(0.001)
+        woken.append("engine")
+
+    thread = threading.Thread(target=engine)
+    thread.start()
+    thread.join()  # the loop can't wake anybody meanwhile
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert woken == ["engine", "late"]
 
 
 def test_loop_that_ends_under_a_generation_leaves_no_request_behind() -> None:
