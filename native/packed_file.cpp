@@ -7,8 +7,11 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cmath>
 #include <cstdlib>
 #include <cstring>
+#include <fstream>
+#include <sstream>
 #include <system_error>
 
 namespace headway {
@@ -156,6 +159,58 @@ bool same(const PackedHeader& a, const PackedHeader& b) {
          a.rows == b.rows && a.cols == b.cols;
 }
 
+// A mapping that begins on a huge page's boundary; null where there can be none.
+void* mmap_aligned(size_t size, int protection, int flags, int file) {
+  const size_t room = round_up(size, kHugePage) + kHugePage;
+  void* const reserved = mmap(nullptr, room, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (reserved == MAP_FAILED) return nullptr;
+  auto* const begin = static_cast<uint8_t*>(reserved);
+  auto* const at =
+      reinterpret_cast<uint8_t*>(round_up(reinterpret_cast<uintptr_t>(begin), kHugePage));
+  if (mmap(at, size, protection, flags | MAP_FIXED, file, 0) == MAP_FAILED) {
+    munmap(reserved, room);
+    return nullptr;
+  }
+  uint8_t* const end = at + round_up(size, static_cast<size_t>(sysconf(_SC_PAGESIZE)));
+  if (at > begin) munmap(begin, static_cast<size_t>(at - begin));
+  if (begin + room > end) munmap(end, static_cast<size_t>(begin + room - end));
+  return at;
+}
+
+#if defined(__linux__)
+constexpr size_t kWorthCopying = size_t{16} << 20;
+constexpr double kMostlyHuge = 0.9;
+
+// The number behind a name, in lines such as "MemAvailable:  1024 kB", in bytes; 0 for none.
+size_t kib_of(const std::string& line, const std::string& name) {
+  if (line.rfind(name, 0) != 0) return 0;
+  return static_cast<size_t>(std::strtoull(line.c_str() + name.size(), nullptr, 10)) << 10;
+}
+
+size_t available_bytes() {
+  std::ifstream lines("/proc/meminfo");
+  size_t bytes = 0;
+  for (std::string line; bytes == 0 && std::getline(lines, line);)
+    bytes = kib_of(line, "MemAvailable:");
+  return bytes;
+}
+
+// Of the mapping that begins at an address: how much of it is in huge pages. All, where the system
+// doesn't say.
+double huge_bytes(const void* at) {
+  std::ifstream lines("/proc/self/smaps");
+  std::ostringstream start;
+  start << std::hex << reinterpret_cast<uintptr_t>(at) << '-';
+  bool found = false;
+  for (std::string line; std::getline(lines, line);) {
+    found = found || line.rfind(start.str(), 0) == 0;
+    if (found && line.rfind("FilePmdMapped:", 0) == 0)
+      return static_cast<double>(kib_of(line, "FilePmdMapped:"));
+  }
+  return HUGE_VAL;
+}
+#endif
+
 void write_file(const std::string& path, const std::string& key,
                 const std::vector<std::pair<std::string, PackedMatrix>>& matrices) {
   Head head{};
@@ -193,7 +248,23 @@ std::shared_ptr<const PackedFile> PackedFile::open(const std::string& path,
   const bool mapped = packed->map(file);
   close(file);
   if (!mapped || !packed->whole(key)) return nullptr;
+  packed->copy_unless_huge();
   return packed;
+}
+
+void PackedFile::copy_unless_huge() {
+#if defined(__linux__)
+  if (size_ < kWorthCopying || huge_bytes(data_) >= kMostlyHuge * static_cast<double>(size_) ||
+      available_bytes() < 2 * size_)
+    return;
+  void* const copy = mmap_aligned(size_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1);
+  if (copy == nullptr) return;
+  madvise(copy, size_, MADV_HUGEPAGE);
+  std::memcpy(copy, data_, size_);
+  mprotect(copy, size_, PROT_READ);
+  munmap(const_cast<uint8_t*>(data_), size_);
+  data_ = static_cast<const uint8_t*>(copy);
+#endif
 }
 
 // At an address whose huge pages are those of the file.
@@ -201,21 +272,9 @@ bool PackedFile::map(int file) {
   struct stat status;
   if (fstat(file, &status) != 0 || status.st_size < static_cast<off_t>(sizeof(Head))) return false;
   size_ = static_cast<size_t>(status.st_size);
-  const size_t room = round_up(size_, kHugePage) + kHugePage;
-  void* const reserved = mmap(nullptr, room, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (reserved == MAP_FAILED) return false;
-  auto* const begin = static_cast<uint8_t*>(reserved);
-  auto* const at = reinterpret_cast<uint8_t*>(
-      round_up(reinterpret_cast<uintptr_t>(begin), kHugePage));
-  void* const mapped = mmap(at, size_, PROT_READ, MAP_SHARED | MAP_FIXED, file, 0);
-  uint8_t* const end = at + round_up(size_, static_cast<size_t>(sysconf(_SC_PAGESIZE)));
-  if (mapped == MAP_FAILED) {
-    munmap(reserved, room);
-    return false;
-  }
-  if (at > begin) munmap(begin, static_cast<size_t>(at - begin));
-  if (begin + room > end) munmap(end, static_cast<size_t>(begin + room - end));
-  data_ = at;
+  void* const at = mmap_aligned(size_, PROT_READ, MAP_SHARED, file);
+  if (at == nullptr) return false;
+  data_ = static_cast<const uint8_t*>(at);
 #if defined(__linux__)
   madvise(at, size_, MADV_HUGEPAGE);  // wishes both
   madvise(at, size_, MADV_WILLNEED);

@@ -6,7 +6,8 @@
 // that is not whole, not ours or of another version counts as none. It is written under a name of
 // its own and renamed, so that processes may write at once and a reader never sees half of it.
 // Matrices start on a huge page's boundary: where the file system keeps large folios, the kernel
-// maps them as huge pages, as it does for memory of our own.
+// maps them as huge pages, as it does for memory of our own. Where it has not, they are copied into
+// such memory, if there is enough of it: each pass over the weights gains more than that takes.
 #pragma once
 
 #include <functional>
@@ -35,6 +36,7 @@ class PackedFile : public std::enable_shared_from_this<PackedFile> {
   PackedFile() = default;
   bool map(int file);
   bool whole(const std::string& key) const;
+  void copy_unless_huge();
 
   const uint8_t* data_ = nullptr;
   size_t size_ = 0;

@@ -12,6 +12,7 @@ import pytest
 
 from headway.executors.native import NativeExecutor
 from headway.executors.packed import WeightCache
+from headway.models.loader import load_model
 from headway.models.types import TensorType, Weights
 from tests.native.helpers import OPTIONS, Bench
 from tests.tiny import ALL, LLAMA, tiny_weights
@@ -79,6 +80,39 @@ def test_any_changed_bit_is_noticed(tmp_path: Path, at: int) -> None:
     file.write_bytes(content)
     assert logits(weights, cache) == (whole, False)
     assert logits(weights, cache) == (whole, True)
+
+
+def _in_huge_pages() -> int:
+    """Bytes of this process."""
+    lines = Path("/proc/self/smaps").read_text().splitlines()
+    wanted = ("AnonHugePages:", "FilePmdMapped:")
+    return sum(int(line.split()[1]) << 10 for line in lines if line.startswith(wanted))
+
+
+def _has_huge_pages() -> bool:
+    setting = Path("/sys/kernel/mm/transparent_hugepage/enabled")
+    return setting.exists() and "[never]" not in setting.read_text()
+
+
+def test_weights_are_in_huge_pages_though_their_file_is_not(
+    tmp_path: Path, smollm2_path: Path
+) -> None:
+    weights, cache = load_model(smollm2_path).weights, WeightCache(tmp_path)
+    expected, _ = logits(weights, cache)
+    (file,) = files(cache)
+    content = file.read_bytes()
+    with file.open("wb", buffering=0) as small:  # the kernel keeps pages as large as the writes
+        for at in range(0, len(content), 4096):
+            small.write(content[at : at + 4096])
+    before = _in_huge_pages()
+    executor = NativeExecutor(weights, OPTIONS, cache)
+    try:
+        assert executor.native.mapped
+        huge = _in_huge_pages() - before
+    finally:
+        executor.close()
+    assert logits(weights, cache) == (expected, True)
+    assert huge >= 0.8 * len(content) or not _has_huge_pages()
 
 
 def test_other_weights_under_the_same_name_are_not_taken(tmp_path: Path) -> None:
