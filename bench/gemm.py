@@ -37,11 +37,12 @@ Work = Callable[[int, int], None]  # one thread's part of a run: number of the r
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """The threads to run on and their pool. budget_s: of time for a figure."""
+    """The threads to run on and their pool. budget_s: of time for a figure, on `clock`."""
 
     threads: int
     pool: ThreadPoolExecutor
     budget_s: float = BUDGET_S
+    clock: Callable[[], float] = time.perf_counter
 
     def run_s(self, work: Work) -> float:
         """Seconds that a thread takes for a run while all threads make runs: the mean of the best
@@ -50,13 +51,13 @@ class Machine:
 
         def window(thread: int, begin_s: float) -> float:
             first = done[thread]
-            while (now_s := time.perf_counter()) < begin_s + WINDOW_S or done[thread] == first:
+            while (now_s := self.clock()) < begin_s + WINDOW_S or done[thread] == first:
                 work(done[thread], thread)
                 done[thread] += 1
             return (done[thread] - first) / (now_s - begin_s)
 
-        most, end_s = 0.0, time.perf_counter() + self.budget_s
-        while (begin_s := time.perf_counter()) < end_s or not most:
+        most, end_s = 0.0, self.clock() + self.budget_s
+        while (begin_s := self.clock()) < end_s or not most:
             others = [self.pool.submit(window, i, begin_s) for i in range(1, self.threads)]
             rate = window(0, begin_s) + sum(other.result() for other in others)
             most = max(most, rate)

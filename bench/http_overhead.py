@@ -212,11 +212,18 @@ def over_http(
     client = reader(url, streams)
     engine.start()
 
+    async def watch() -> None:
+        await asyncio.sleep(seconds)
+        while not gaps.seconds and engine.healthy:  # a busy machine may not have begun
+            await asyncio.sleep(0.01)
+        client.kill()
+        await asyncio.sleep(0.1)
+        listener.stop()
+
     async def serve() -> None:
-        loop = asyncio.get_running_loop()
-        loop.call_later(seconds, client.kill)
-        loop.call_later(seconds + 0.1, listener.stop)
+        watching = asyncio.create_task(watch())
         await listener.run(client.start)
+        await watching
 
     cpu_s = time.thread_time()
     asyncio.run(serve())
