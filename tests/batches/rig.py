@@ -5,7 +5,8 @@ import json
 import os
 import random
 import threading
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +21,7 @@ from headway.batches.disk import Write
 from headway.batches.runner import BatchRunner
 from headway.batches.work import WorkOptions
 from headway.core.config import SchedulerConfig
-from headway.core.plan import Capacity
+from headway.core.plan import Capacity, StepPlan, StepTiming
 from headway.core.scheduler import Scheduler
 from headway.engine.engine import Engine, Surroundings
 from headway.engine.options import ModelLimits
@@ -49,6 +50,16 @@ TEXTS = ByteTokenizer({token: chr(0x3042 + token).encode() for token in range(30
 FAST = LinearDuration(step_s=0.0005, token_s=0.00001, block_s=0.00001)
 QUICK = WorkOptions(retry_s=0.05, note_s=0.05)
 URL = "/v1/completions"
+
+
+@dataclass
+class Pace:
+    """A duration model that a test may change while steps go on."""
+
+    step_s: float
+
+    def __call__(self, plan: StepPlan) -> StepTiming:
+        return StepTiming(compute_s=self.step_s)
 
 
 class Disk:
@@ -92,7 +103,7 @@ class BatchRig:
             extra_body={"completion_window": window},  # ours may be shorter than OpenAI's
         )
 
-    def ended(self, batch: Batch, timeout_s: float = 15.0) -> Batch:
+    def ended(self, batch: Batch, timeout_s: float = 40.0) -> Batch:
         """The batch once it has ended."""
         client, found = self.client, [batch]
         ends = ("completed", "failed", "expired", "cancelled")
@@ -160,11 +171,12 @@ def batch_server(
     write: Write = os.write,
     mishaps: Mishaps | None = None,
     front: Front | None = None,
+    clock: Callable[[], float] = time.time,
 ) -> Iterator[BatchRig]:
-    """A server with the Batch API over the data folder until the block ends."""
+    """A server with the Batch API over the data folder until the block ends. clock: the desk's."""
     metrics = Metrics()
     capacity = capacity or make_capacity(vocab_size=300)
-    desk = BatchDesk(folder, limits, write=write)
+    desk = BatchDesk(folder, limits, write=write, clock=clock)
     with running(make_engine(capacity, duration, mishaps, metrics)) as rig:
         model = served(rig.engine)
         answerer = LineAnswerer(rig.engine, model)

@@ -2,6 +2,7 @@
 
 import json
 import random
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
@@ -15,7 +16,7 @@ from headway.batches.types import Order, Status
 from headway.batches.work import WorkOptions
 from headway.core.plan import StepPlan, StepTiming
 from headway.errors import ConfigError
-from headway.testing import LinearDuration, Mishaps, make_capacity
+from headway.testing import LinearDuration, ManualClock, Mishaps, make_capacity
 from tests.batches.rig import FAST, QUICK, TEXTS, URL, batch_server, jsonl, prompt_of, request
 from tests.engine.helpers import oracle
 from tests.server.live import eventually
@@ -110,9 +111,17 @@ def test_a_file_with_nothing_to_do_fails(
 
 def test_an_expired_batch_keeps_its_finished_work(tmp_path: Path) -> None:
     capacity = make_capacity(max_seqs=2, vocab_size=300)
-    duration = LinearDuration(step_s=0.005, token_s=0)
-    with batch_server(tmp_path, capacity=capacity, duration=duration) as rig:
+    duration = LinearDuration(step_s=0.02, token_s=0)  # 16 s for all lines
+    clock = ManualClock(time.time())
+    with batch_server(tmp_path, capacity=capacity, duration=duration, clock=clock) as rig:
         batch = rig.submit([request(i, max_tokens=20) for i in range(80)], window="1s")
+
+        def some_done() -> bool:
+            counts = rig.client.batches.retrieve(batch.id).request_counts
+            return counts is not None and counts.completed > 0
+
+        eventually(some_done)
+        clock.advance(2)
         done = rig.ended(batch)
         good, late = rig.results(done.output_file_id), rig.results(done.error_file_id)
         for result in good:

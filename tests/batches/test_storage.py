@@ -13,12 +13,14 @@ from tests.server.live import eventually
 
 
 def test_a_full_disk_pauses_jobs_and_refuses_uploads(tmp_path: Path) -> None:
-    disk = Disk(room=60_000)
+    lines = jsonl([request(i) for i in range(60)])
+    disk = Disk(room=len(lines) + 5_000)  # not enough for the answers
     with batch_server(tmp_path, write=disk.write) as rig:
         client = rig.client
-        batch = rig.submit([request(i) for i in range(60)])
-        with disk._lock:
-            disk.room = 5_000
+        file = client.files.create(file=("in.jsonl", lines), purpose="batch")
+        batch = client.batches.create(
+            input_file_id=file.id, endpoint="/v1/completions", completion_window="24h"
+        )
         eventually(lambda: disk.refused > 3)
         files = [path for path in (tmp_path / "files").iterdir() if path.stat().st_size]
         for path in files:

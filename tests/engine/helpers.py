@@ -141,12 +141,13 @@ def oracle(rig: Rig, prompt: Sequence[int], max_tokens: int) -> list[int]:
     return oracle_tokens(prompt, SamplingSpec(), max_tokens, rig.executor.script, frozenset({EOS}))
 
 
-def until(condition: Callable[[], bool], limit_s: float = 5.0) -> None:
-    """Wait for something the engine thread does."""
-    end_s = time.monotonic() + limit_s
-    while not condition():
-        assert time.monotonic() < end_s, "the condition didn't come true"
+def until(condition: Callable[[], bool], limit_s: float = 20.0) -> None:
+    """Wait for something the engine thread does; the limit is counted in looks."""
+    for _ in range(round(limit_s / 0.001)):
+        if condition():
+            return
         time.sleep(0.001)
+    raise AssertionError("the condition didn't come true")
 
 
 SLOW = LinearDuration(step_s=0.01, token_s=0.001)

@@ -74,7 +74,7 @@ def test_aborted_exactly_at_the_hand_over_between_the_lanes(alone: Ask, moment: 
 
     def run(lane: Lane) -> None:
         plan = scheduler.plan(lane, 0.0)
-        commit(plan, StepResult(plan.step) if plan.empty else executor.submit(plan, {}).result(9))
+        commit(plan, StepResult(plan.step) if plan.empty else executor.submit(plan, {}).result(60))
 
     def abort_if(reached: int) -> None:
         if moment == reached:
@@ -89,7 +89,7 @@ def test_aborted_exactly_at_the_hand_over_between_the_lanes(alone: Ask, moment: 
         abort_if(0)
         handle = executor.submit(prefill, {})
         abort_if(1)
-        commit(prefill, handle.result(9))
+        commit(prefill, handle.result(60))
         abort_if(2)
         decode = scheduler.plan(Lane.DECODE, 0.0)
         assert (goes.id in {c.request for c in decode.chunks}) is (moment > 2)
@@ -99,7 +99,7 @@ def test_aborted_exactly_at_the_hand_over_between_the_lanes(alone: Ask, moment: 
         run(Lane.PREFILL)
         assert scheduler.snapshot().device.used >= held, "the decode lane still writes them"
         abort_if(4)
-        commit(decode, StepResult(decode.step) if rows is None else rows.result(9))
+        commit(decode, StepResult(decode.step) if rows is None else rows.result(60))
         abort_if(5)
         for _ in range(80):
             run(Lane.DECODE)

@@ -15,8 +15,8 @@ from headway.errors import OverloadedError
 from headway.server.app import Front
 from headway.server.keyring import KeyRing
 from headway.server.keys import Allowance, Rights
-from headway.testing import LinearDuration, make_capacity
-from tests.batches.rig import batch_server, jsonl, prompt_of, request
+from headway.testing import make_capacity
+from tests.batches.rig import Pace, batch_server, jsonl, prompt_of, request
 from tests.server.fake_engine import FakeEngine, Script
 from tests.server.live import MODEL, LiveServer, eventually, live_server
 from tests.server.test_keys import added
@@ -216,32 +216,46 @@ def test_the_lines_of_a_job_have_no_time_limit_of_their_own(tmp_path: Path) -> N
 def test_within_a_class_the_tenant_served_least_goes_first(
     tmp_path: Path, keys: Path, two: tuple[str, str]
 ) -> None:
-    """One tenant queues twelve requests, then another one: it is served after few of them."""
-    capacity = make_capacity(max_seqs=1, vocab_size=300)
-    slow = LinearDuration(step_s=0.005)
+    """One tenant has a seat and queues twelve requests, then another one comes: it is served after
+    few of them."""
+    capacity, pace = make_capacity(max_seqs=1, vocab_size=300), Pace(0.05)
     ended: list[str] = []
     with batch_server(
-        tmp_path / "data", front=front(keys), capacity=capacity, duration=slow
+        tmp_path / "data", front=front(keys), capacity=capacity, duration=pace
     ) as rig:
+        holder = sdk(rig.server, two[0]).completions.create(
+            model=MODEL,
+            prompt=prompt_of(99, 32),
+            max_tokens=400,  # 20 s of steps, if nobody ends it
+            stream=True,
+            extra_body={"ignore_eos": True},
+        )
+        next(holder)
 
         def ask(tenant: str, number: int) -> None:
             key = two[0] if tenant == "one" else two[1]
             body = {"model": MODEL, "prompt": prompt_of(number, 32), "max_tokens": 8}
-            http(rig.server, key).post("/v1/completions", json=body | {"ignore_eos": True})
+            answer = http(rig.server, key).post(
+                "/v1/completions", json=body | {"ignore_eos": True}, timeout=None
+            )
+            assert answer.status_code == 200
             ended.append(tenant)
 
         def waiting() -> int:
             return rig.engine.engine.snapshot().classes[ServiceClass.STANDARD].waiting
 
-        threads = [threading.Thread(target=ask, args=("one", i)) for i in range(12)]
-        for thread in threads:
+        asking = [threading.Thread(target=ask, args=("one", i)) for i in range(12)]
+        for thread in asking:
             thread.start()
-        eventually(lambda: waiting() >= 8)
-        last = threading.Thread(target=ask, args=("two", 12))
-        last.start()
-        for thread in (*threads, last):
-            thread.join(20)
-    assert len(ended) == 13
+        eventually(lambda: waiting() == 12)
+        asking.append(threading.Thread(target=ask, args=("two", 12)))
+        asking[-1].start()
+        eventually(lambda: waiting() == 13)
+        pace.step_s = 0.005
+        holder.close()
+        eventually(lambda: len(ended) == 13, 60)
+        for thread in asking:
+            thread.join()
     assert "two" in ended[:-5], "the tenant with one request waited for the other's queue"
 
 

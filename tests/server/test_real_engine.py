@@ -32,7 +32,9 @@ from headway.testing import (
     WallClock,
     make_capacity,
 )
+from headway.testing.scripted import Duration
 from headway.testing.text import ByteTokenizer
+from tests.batches.rig import Pace
 from tests.engine.helpers import EOS, Rig, oracle, running
 from tests.server.fake_engine import PlainChat
 from tests.server.live import MODEL, LiveServer, eventually, live_server
@@ -46,7 +48,7 @@ FAST = LinearDuration(step_s=0.0005, token_s=0.00001, block_s=0.00001)
 @contextmanager
 def real_server(
     capacity: Capacity,
-    duration: LinearDuration = FAST,
+    duration: Duration = FAST,
     mishaps: Mishaps | None = None,
     options: LoopOptions | None = None,
 ) -> Iterator[tuple[LiveServer, Rig]]:
@@ -251,7 +253,8 @@ def test_health_turns_red_when_steps_fail_and_clients_are_told() -> None:
 async def test_a_burst_beyond_the_queue_limit_is_turned_away_at_once() -> None:
     options = LoopOptions(queues=QueueLimits(standard=10, batch=5))
     capacity = make_capacity(max_seqs=1, vocab_size=300)
-    with real_server(capacity, LinearDuration(step_s=0.02), options=options) as (server, rig):
+    pace, refused = Pace(0.1), list[int]()
+    with real_server(capacity, pace, options=options) as (server, rig):
         async with server.async_client() as client:
 
             async def one(number: int, label: str) -> str:
@@ -259,17 +262,22 @@ async def test_a_burst_beyond_the_queue_limit_is_turned_away_at_once() -> None:
                     await streamed(client, prompt_of(number, 8), label, 3)
                 except openai.RateLimitError as error:
                     assert int(error.response.headers["retry-after"]) >= 1
+                    refused.append(number)
                     return "refused"
                 return "answered"
 
             first = asyncio.create_task(streamed(client, prompt_of(0, 8), "realtime", 100))
             while rig.engine.snapshot().classes[ServiceClass.REALTIME].running == 0:
                 await asyncio.sleep(0.005)
-            outcomes = await asyncio.gather(
+            burst = asyncio.gather(
                 *(one(1 + i, "batch") for i in range(20)),
                 *(one(21 + i, "standard") for i in range(20)),
                 *(one(41 + i, "realtime") for i in range(5)),
             )
+            while len(refused) < 25 and not first.done():  # nobody's turn comes before
+                await asyncio.sleep(0.005)
+            pace.step_s = 0.01
+            outcomes = await burst
             await first
     assert [outcomes[:20].count("answered"), outcomes[20:40].count("answered")] == [5, 10]
     assert outcomes[40:] == ["answered"] * 5
