@@ -17,6 +17,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -29,11 +30,13 @@ from servers import HERE, Server
 
 from headway.bench.machine import this_machine
 from headway.bench.rounds import estimate
+from headway.executors.cpu import usable_cpus
 
 ROOT = HERE.parents[1]
 BEGIN, END = "<!-- bench-peers: begin -->", "<!-- bench-peers: end -->"
 ITL = (20.0, 50.0, 100.0)
 VARIANTS = "flash+split,auto+unified"
+WATCH_S, SHORT_PAUSE_S, LONG_PAUSE_S = 10.0, 0.0005, 0.004
 PARTS = ("raw", "mixed", "footprint")
 MODEL_FILES = ("--llama-cpp", "--q4-0", "--openvino", "--vllm", "--hf")
 
@@ -76,11 +79,38 @@ def commands(settings: argparse.Namespace) -> dict[str, list[str]]:
     }
 
 
+def pauses() -> str:
+    """For how long the machine takes its cores away: what a loop on each, which only reads the
+    clock, does not see of it."""
+    with ProcessPoolExecutor() as pool:
+        gaps = [gap for core in pool.map(gaps_s, range(usable_cpus())) for gap in core]
+    long = [gap for gap in gaps if gap > LONG_PAUSE_S]
+    watched_s = usable_cpus() * WATCH_S
+    return (
+        f"each core away {1e3 * sum(gaps) / watched_s:.1f} ms of a second, "
+        f"{len(long) / watched_s:.1f} times for over {1e3 * LONG_PAUSE_S:g} ms "
+        f"(the longest {1e3 * max(gaps, default=0):.0f})"
+    )
+
+
+def gaps_s(_: int) -> list[float]:
+    """Seconds between two looks at the clock, where they are more than a scheduler's turn."""
+    gaps, last_s = list[float](), time.perf_counter()
+    end_s = last_s + WATCH_S
+    while last_s < end_s:
+        now_s = time.perf_counter()
+        if now_s - last_s > SHORT_PAUSE_S:
+            gaps.append(now_s - last_s)
+        last_s = now_s
+    return gaps
+
+
 def run(part: str, command: list[str], settings: argparse.Namespace) -> None:
     """One part, and what there is to say about it."""
     say(f"{part}: {' '.join(command)}")
     about = {
-        "machine": f"{this_machine()}; load average before {os.getloadavg()[0]:.1f}; {commit()}",
+        "machine": f"{this_machine()}; load average before {os.getloadavg()[0]:.1f}; "
+        f"{pauses()}; {commit()}",
         "date": time.strftime("%Y-%m-%d"),
         "command": shown(["python", f"bench/peers/{command[0]}", *command[1:]], settings),
     }

@@ -59,7 +59,7 @@ def _measure(
     if plan.chunks and not result.interrupted:
         model = measured.steps.of(plan.lane, plan.units)
         elapsed_s = now - under_way.planned_s
-        model.observe(under_way.load, timing.compute_s, under_way.limited, elapsed_s)
+        model.observe(under_way.load, timing.compute_s, under_way.held_to_s, elapsed_s)
 
 
 def _settle_copies(world: World, under_way: UnderWay) -> None:

@@ -80,9 +80,9 @@ class StepModel:
     of the weights, which a long chunk hides; one plane for both would misjudge a lone row.
     Attention comes after the matrices and hides behind nothing.
 
-    overrun: of the steps that had a time limit, one in a hundred took longer than predicted by more
-        than this share, from 0 to 1. It follows that quantile, up by 99 parts and down by one, each
-        a thousandth of itself (of a hundredth, where it is less).
+    overrun: of the steps that were held to an ITL target, one in a hundred took longer than
+        predicted by more than this share of its limit, from 0 to 1. It follows that quantile, up by
+        99 parts and down by one, each a thousandth of itself (of a hundredth, where it is less).
     """
 
     def __init__(self) -> None:
@@ -160,16 +160,16 @@ class StepModel:
         self,
         load: StepLoad,
         seconds: float,
-        limited: bool = False,
+        limit_s: float = inf,
         elapsed_s: float | None = None,
     ) -> None:
-        """Learn from a step that was computed. `limited`: it was planned to end in time; elapsed_s:
-        what it took with all that is around computing it."""
+        """Learn from a step that was computed. limit_s: what an ITL target left it; elapsed_s: what
+        it took with all that is around computing it."""
         seconds = max(seconds, 1e-9)
         row, predicted_s = _features(load), self.predict(load)
-        if limited and self.steps >= _ERRORS:
+        if limit_s < inf and self.steps >= _ERRORS:
             took_s = seconds if elapsed_s is None else elapsed_s
-            longer = took_s > predicted_s * (1 + self.overrun)
+            longer = took_s > predicted_s + self.overrun * limit_s
             part = _OVERRUN_PART * max(self.overrun, _LEAST_OVERRUN)
             moved = self.overrun + part * (99 if longer else -1)
             self.overrun = min(max(moved, 0.0), _MOST_OVERRUN)

@@ -83,6 +83,11 @@ class Stepping:
         return sum([s.rank is realtime for s in self._chunks])
 
     @property
+    def held_to_s(self) -> float:
+        """What an ITL target leaves the step; inf where no answer of realtime waits for it."""
+        return self.limit_s if self._of(ServiceClass.REALTIME).rows else inf
+
+    @property
     def tokens(self) -> int:
         """Tokens the step computes."""
         return sum(self._chunks.values())

@@ -1,7 +1,6 @@
 """What has to be remembered of a plan until its commit."""
 
 from dataclasses import dataclass
-from math import inf
 
 from headway.core.bound import StepRoom, step_room
 from headway.core.residency import Residency
@@ -19,7 +18,7 @@ class UnderWay:
     computing: requests of its chunks, in their order. copied: requests whose KV it copies.
     touched: these, and those it admitted.
     lower_wanted: whether a resident of the lower classes had tokens to compute (the floor property
-    counts such steps). limited: whether a latency target bound the step.
+    counts such steps). held_to_s: what an ITL target left the step; inf for none.
     """
 
     step: int
@@ -32,7 +31,7 @@ class UnderWay:
     touched: tuple[Sequence, ...]
     room: StepRoom
     planned_s: float
-    limited: bool
+    held_to_s: float
 
     def computed_tokens(self, interrupted: bool) -> tuple[int, int]:
         """All that the step has computed, and the lower classes' part of it."""
@@ -55,7 +54,7 @@ class UnderWay:
             touched=(*residency.moved, *residency.entered),
             room=_room(world, residency.lane, load.decode_rows),
             planned_s=now,
-            limited=stepping.limit_s < inf,
+            held_to_s=stepping.held_to_s,
         )
 
 

@@ -3,6 +3,7 @@
 import random
 import statistics
 from collections.abc import Callable, Iterable
+from math import inf
 
 import pytest
 
@@ -113,13 +114,15 @@ def test_a_long_chunks_room_counts_that_its_tokens_see_each_other() -> None:
         assert model.predict(chunk) == pytest.approx(2.0, rel=0.001)
 
 
-def overrun_after(errors: Iterable[float], limited: bool = True) -> float:
-    """Of a model that knows its load and then sees steps so much longer than it predicts."""
+def overrun_after(errors: Iterable[float], room: float = 1.0) -> float:
+    """Of a model that knows its load and then sees steps so much longer than it predicts, held to
+    `room` times that."""
     model, load = StepModel(), StepLoad(0, 0, 8, 8 * 500)
     for _ in range(400):
         model.observe(load, processor(load))
     for error in errors:
-        model.observe(load, model.predict(load) * (1 + error), limited)
+        predicted_s = model.predict(load)
+        model.observe(load, predicted_s * (1 + error), room * predicted_s)
     return model.overrun
 
 
@@ -127,7 +130,7 @@ def test_the_overrun_is_what_one_limited_step_in_a_hundred_exceeds() -> None:
     draw = random.Random(9)
     errors = [draw.uniform(-0.02, 0.02) for _ in range(20_000)]
     assert overrun_after(errors) == pytest.approx(0.0196, abs=0.003)
-    assert overrun_after(errors, limited=False) == 0.0
+    assert overrun_after(errors, inf) == 0.0
 
 
 def test_the_overrun_stays_between_nothing_and_all() -> None:
@@ -141,12 +144,17 @@ def test_a_large_overrun_is_followed_as_fast_as_a_small_one() -> None:
     assert overrun_after(errors) == pytest.approx(0.4, abs=0.05)
 
 
+def test_what_a_short_step_loses_is_held_against_the_time_it_had() -> None:
+    errors = [0.8 if i % 10 == 0 else 0.0 for i in range(1000)]
+    assert overrun_after(errors, room=4) == pytest.approx(0.2, abs=0.03)
+
+
 def test_the_overrun_is_of_all_that_a_step_took() -> None:
     model, load = StepModel(), StepLoad(0, 0, 4, 100)
     for _ in range(400):
         model.observe(load, 0.01)
     for _ in range(100):
-        model.observe(load, 0.01, limited=True, elapsed_s=0.012)
+        model.observe(load, 0.01, 0.01, elapsed_s=0.012)
     assert model.overrun == pytest.approx(0.2, abs=0.03)
     assert model.predict(load) == pytest.approx(0.01, rel=0.01)
 
@@ -154,7 +162,7 @@ def test_the_overrun_is_of_all_that_a_step_took() -> None:
 def test_what_a_new_model_gets_wrong_is_no_overrun() -> None:
     model = StepModel()
     for load in mixed_loads(100, seed=10):
-        model.observe(load, 5 * processor(load), limited=True)
+        model.observe(load, 5 * processor(load), 0.05)
     assert model.overrun == 0.0
 
 
