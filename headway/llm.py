@@ -131,6 +131,7 @@ class Pending:
     def result(self) -> Result:
         """Wait for the answers. Call once, and only if `deltas` was not read."""
         by_choice: list[list[Delta]] = [[] for _ in range(self._n)]
+        self.deltas.hold()
         for delta in self.deltas:
             by_choice[delta.choice].append(delta)
         choices = (_choice(deltas, self._prompt.thinking) for deltas in by_choice)

@@ -127,7 +127,7 @@ class Engine:
     def submit(self, request: GenerationRequest, limited: bool = True) -> AsyncGeneration:
         """Start a generation on the running event loop; see `EngineClient.submit`."""
         filled = asyncio.Event()
-        mailbox = Mailbox(LoopBell(asyncio.get_running_loop()), filled.set)
+        mailbox = Mailbox(LoopBell(asyncio.get_running_loop()), filled.set, request.whole)
         requests = self._accept(request, mailbox, limited)
         reading = Reading(mailbox, self._assembler(request), partial(self._abort, requests))
         return AsyncGeneration(reading, filled, requests)
@@ -135,7 +135,7 @@ class Engine:
     def submit_sync(self, request: GenerationRequest) -> SyncGeneration:
         """The same for a caller without an event loop."""
         filled = threading.Event()
-        mailbox = Mailbox(ThreadBell(), filled.set)
+        mailbox = Mailbox(ThreadBell(), filled.set, request.whole)
         abort = partial(self._abort, self._accept(request, mailbox))
         return SyncGeneration(Reading(mailbox, self._assembler(request), abort), filled)
 

@@ -39,18 +39,20 @@ class Mailbox:
     atomic, and `_rung` is set after a parcel is in and cleared before they are taken out.
 
     wake: called by the bell to wake the reader.
+    patient: whether the bell is rung for the last parcel of a choice only.
     """
 
-    def __init__(self, bell: "Bell", wake: Callable[[], None]) -> None:
+    def __init__(self, bell: "Bell", wake: Callable[[], None], patient: bool = False) -> None:
         self.bell = bell
         self.wake = wake
+        self.patient = patient
         self._parcels: deque[Parcel] = deque()
         self._rung = False
 
     def put(self, parcel: Parcel) -> bool:
         """Add a parcel; True if the bell must be rung for it."""
         self._parcels.append(parcel)
-        if self._rung:
+        if self._rung or (self.patient and parcel.finish is None):
             return False
         self._rung = True
         return True
@@ -218,6 +220,10 @@ class Reading:
         if not self.over:
             self._abort()
 
+    def hold(self) -> None:
+        """Be told of ends only; what comes before waits for them."""
+        self._mailbox.patient = True
+
     def forget(self) -> None:
         """Drop what was assembled and not taken."""
         self._ready.clear()
@@ -280,6 +286,10 @@ class SyncGeneration:
             self._filled.wait()
             self._filled.clear()
         return delta
+
+    def hold(self) -> None:
+        """Deltas come when a choice ends, and not before: the reader is woken no more than that."""
+        self._reading.hold()
 
     def close(self) -> None:
         """Abort what still runs; idempotent. The iteration then ends with ABORT deltas."""

@@ -90,6 +90,7 @@ class GenerationRequest:
 
     grammar: what the answers may be; None leaves them free.
     shown: control tokens that appear in the text, by their names; others have no text.
+    whole: whether nobody looks at an answer before its end: then its deltas come with that.
     """
 
     prompt: Sequence[int]
@@ -100,6 +101,7 @@ class GenerationRequest:
     tenant: str = ""
     grammar: Grammar | None = None
     shown: Set[int] = frozenset()
+    whole: bool = False
 
 
 @dataclass(frozen=True, slots=True)

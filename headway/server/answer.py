@@ -40,12 +40,16 @@ _GOOD_ENDS = (FinishReason.STOP, FinishReason.LENGTH)
 
 
 class Choices:
-    """Several generations of `n` choices each as one, choice numbers counted on."""
+    """Several generations of `n` choices each as one, choice numbers counted on.
 
-    def __init__(self, n: int) -> None:
+    whole: whether nothing is wanted before a choice ends.
+    """
+
+    def __init__(self, n: int, whole: bool = False) -> None:
         self._generations: list[Generation] = []
         self._feeds: list[asyncio.Task[None]] = []
         self._n = n
+        self._whole = whole
 
     def submit(
         self, engine: EngineClient, requests: Sequence[GenerationRequest], limited: bool = True
@@ -56,6 +60,7 @@ class Choices:
         Raises what `EngineClient.submit` does.
         """
         for request in requests:
+            request = replace(request, whole=self._whole)
             self._generations.append(engine.submit(request, limited))
         return [number for generation in self._generations for number in generation.requests]
 
@@ -179,10 +184,10 @@ class AnswerContext:
         return min(math.inf if s is None else s + _GRACE_S for s in limits_s)
 
     @contextlib.asynccontextmanager
-    async def started(self) -> AsyncIterator[Choices]:
+    async def started(self, whole: bool = False) -> AsyncIterator[Choices]:
         """The requests' choices, aborted on the way out. Raises what `EngineClient.submit` does;
         the prompts of what it refuses are not charged."""
-        async with contextlib.aclosing(Choices(self.requests[0].n)) as choices:
+        async with contextlib.aclosing(Choices(self.requests[0].n, whole)) as choices:
             self.named(choices.submit(self.engine, self.requests))
             self.charge(sum(len(request.prompt) for request in self.requests))
             yield choices
@@ -244,7 +249,7 @@ class WholeAnswer(Response):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Run the answer. Raises ApiError if it fails; sends nothing if the client has gone."""
         with self._context.gate.enter() as cut:
-            async with self._context.started() as choices:
+            async with self._context.started(whole=True) as choices:
                 limit_s = self._context.limit_s
                 if await _supervise(self._gather(choices), receive, cut, limit_s) is _End.GONE:
                     return

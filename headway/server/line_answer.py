@@ -106,7 +106,7 @@ class LineAnswerer:
         name = f"{shape.frame.id_prefix}-{secrets.token_hex(12)}"
         tier = Tier.of(ServiceClass.BATCH)
         writer = BodyWriter(Head(name, int(time.time()), line.body.model, tier.word), shape, n)
-        async with aclosing(Choices(n)) as choices:
+        async with aclosing(Choices(n, whole=True)) as choices:
             # A job keeps few lines waiting, and takes what is left over: no limit is for it.
             choices.submit(self._engine, line.work.requests, limited=False)
             async for batch in choices.batches():

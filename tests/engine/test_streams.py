@@ -3,6 +3,7 @@
 import asyncio
 import threading
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import pairwise
 
 from headway.core.config import SchedulerConfig
@@ -123,6 +124,30 @@ def test_closed_loop_breaks_nothing() -> None:
     loop.close()
     bell.ring([Mailbox(bell, lambda: None)])
     bell.settle(60)
+
+
+def test_who_wants_whole_answers_is_woken_at_their_ends() -> None:
+    bell = CountingBell()
+    mailbox, outbox = Mailbox(bell, lambda: None, patient=True), Outbox()
+    for choice, parcel in enumerate([byte("a"), byte("b"), Parcel(0, finish=FinishReason.STOP)]):
+        assert len(bell.rings) == 0, choice
+        outbox.put(mailbox, parcel)
+        outbox.flush()
+    assert bell.rings == [1]
+    assert len(mailbox.take_all()) == 3
+
+
+async def test_whole_answers_come_in_one_delta_a_choice() -> None:
+    with running(make_rig(clock=WallClock(), duration=SLOW)) as rig:
+        prompt = make_prompt(1, 16)
+        whole = replace(greedy(prompt, 10), whole=True)
+        deltas = [d async for d in rig.engine.submit(whole)]
+        held = rig.engine.submit_sync(greedy(prompt, 10))
+        held.hold()
+        later = list(held)
+    assert len(deltas) == 1
+    assert len(later) <= 2, "one may have come before"
+    assert collect(deltas)[0].ids == collect(later)[0].ids == oracle(rig, prompt, 10)
 
 
 async def test_a_bell_is_settled_once_its_readers_have_dealt_with_what_they_had() -> None:
