@@ -153,7 +153,9 @@ def main() -> None:
     executor = StubExecutor(capacity, options.logprobs)
     waiting = WaitingRoom(LoopOptions(), time.monotonic)
     choices = Choices(waiting, Observers([]), MaskMaker(lambda: None))
-    loop = StepLoop(scheduler, executor, time.monotonic, LoopOptions(), choices, _unwatched)
+    loop = StepLoop(
+        scheduler, executor, time.monotonic, LoopOptions(), choices, _unwatched, lambda: 0.0
+    )
     limits = ModelLimits.from_capacity(capacity, frozenset({0}))
     stops = ("never",) if options.stops else ()
     readers = [_add(loop, limits, i, stops, waiting) for i in range(options.rows)]

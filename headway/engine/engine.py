@@ -24,6 +24,7 @@ from headway.engine.loop import Clock, StepLoop
 from headway.engine.masks import MaskMaker
 from headway.engine.observers import Observers
 from headway.engine.options import LoopOptions, ModelLimits
+from headway.engine.pulse import Pulse
 from headway.engine.queues import Burden, WaitingRoom
 from headway.engine.streams import (
     Assembler,
@@ -86,7 +87,8 @@ class Engine:
         self._rng = surroundings.rng
         self._waiting = WaitingRoom(self._options, self._clock)
         self._masks = MaskMaker(partial(self._command, StepLoop.note_mask))
-        self._watch = LaneWatch(self._options.stall_limit_s, self._landed)
+        self._pulse = Pulse(self._options.stall_limit_s)
+        self._watch = LaneWatch(self._options.stall_limit_s, self._pulse.frozen_s, self._landed)
         self._loop = StepLoop(
             scheduler,
             executor,
@@ -94,6 +96,7 @@ class Engine:
             self._options,
             Choices(self._waiting, Observers(surroundings.observers), self._masks),
             self._watch.watch,
+            self._pulse.frozen_s,
         )
         self._records = scheduler.records
         self._ids = itertools.count()
@@ -108,6 +111,7 @@ class Engine:
     def start(self) -> None:
         """Start the engine thread. Once only."""
         self._refusal = ""
+        self._pulse.start()
         self._thread.start()
 
     def stop(self, drain_s: float = 0.0, reason: str = STOPPING) -> None:
@@ -163,12 +167,13 @@ class Engine:
 
     @property
     def healthy(self) -> bool:
-        """False once the step loop has died, while a turn lasts longer than the stall limit, and
-        after two failed steps in a row until one succeeds."""
+        """False once the step loop has died, while a turn lasts longer than the stall limit (but
+        for the time that this process was frozen), and after two failed steps in a row until one
+        succeeds."""
         if self._ended or not self._thread.is_alive() or self._loop.failures >= 2:
             return False
         since_s = self._busy_since_s
-        return since_s is None or self._clock() - since_s <= self._options.stall_limit_s
+        return since_s is None or self._running_s() - since_s <= self._options.stall_limit_s
 
     @property
     def capacity(self) -> Capacity:
@@ -253,7 +258,7 @@ class Engine:
         """The engine thread."""
         try:
             while not self._drained():
-                self._busy_since_s = self._clock()
+                self._busy_since_s = self._running_s()
                 self._obey()
                 if not self._loop.turn():
                     self._sleep()
@@ -262,6 +267,10 @@ class Engine:
         except BaseException as error:
             logger.critical("the step loop has died", exc_info=error)
             self._end(f"The engine has failed: {error or type(error).__name__}")
+
+    def _running_s(self) -> float:
+        """The clock, without the time that this process was frozen."""
+        return self._clock() - self._pulse.frozen_s()
 
     def _obey(self) -> None:
         """Carry out the commands that have come in, oldest first."""
@@ -290,6 +299,7 @@ class Engine:
             self._refusal, self._ended = message, True
         self._loop.end(message)
         self._watch.close()
+        self._pulse.close()
         self._masks.close()
         self._obey()
 

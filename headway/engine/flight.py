@@ -1,5 +1,6 @@
 """The step in flight, and how long it should take."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from headway.core.interrupts import num_tokens
@@ -29,13 +30,20 @@ class Flight:
         """What was submitted."""
         return self.planned.plan
 
-    def end(self, limit_s: float) -> StepResult | Exception:
+    def end(self, limit_s: float, frozen_s: Callable[[], float]) -> StepResult | Exception:
         """Wait for its end, `limit_s` at most: its result, or what the handle raised (TimeoutError
-        where it goes on)."""
-        try:
-            return self.handle.result(limit_s)
-        except Exception as error:
-            return error
+        where it goes on). What `frozen_s` grows by meanwhile is waited longer."""
+        before_s = frozen_s()
+        while True:
+            try:
+                return self.handle.result(limit_s)
+            except TimeoutError as error:
+                now_s = frozen_s()
+                limit_s, before_s = now_s - before_s, now_s
+                if limit_s <= 0:
+                    return error
+            except Exception as error:
+                return error
 
     def left_s(self, now_s: float) -> float:
         """How long it should still take; negative where it is late."""

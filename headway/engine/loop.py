@@ -32,7 +32,7 @@ step, which tells the executor that this core is free."""
 
 
 class StallError(HeadwayError):
-    """A step has lasted longer than the stall limit."""
+    """A step has lasted longer than the stall limit, while this process ran."""
 
 
 class StepLoop:
@@ -47,6 +47,7 @@ class StepLoop:
         they do nothing but decode, at most SNAPSHOT_S old and one step.
     urgent: whether realtime has arrived since the last arrivals were taken in; the engine clears
         it before it takes them in.
+    frozen_s: for how long the process has not run; that is no step's fault.
     """
 
     def __init__(
@@ -57,6 +58,7 @@ class StepLoop:
         options: LoopOptions,
         choices: Choices,
         watch: Watch,
+        frozen_s: Callable[[], float],
     ) -> None:
         self.snapshot: Snapshot = scheduler.snapshot()
         self.urgent = False
@@ -66,6 +68,7 @@ class StepLoop:
         self._options = options
         self._choices = choices
         self._watch = watch
+        self._frozen_s = frozen_s
         self._flights: dict[Lane, Flight] = {}
         self._failures = dict.fromkeys(Lane, 0)
         self._pace = {lane: Pace() for lane in Lane}
@@ -122,7 +125,7 @@ class StepLoop:
         alone = self._flights.get(Lane.UNIFIED)
         if alone is not None:
             self._choices.settle(SETTLE_S)
-            self.land(alone, alone.end(self._options.stall_limit_s))
+            self.land(alone, alone.end(self._options.stall_limit_s, self._frozen_s))
         return did_something
 
     def land(self, flight: Flight, end: StepResult | Exception) -> None:

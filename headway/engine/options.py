@@ -31,7 +31,7 @@ class LoopOptions:
 
     max_choices: most answers (`n`) of one request.
     stall_limit_s: a step longer than this is taken for a hang: clients get an error and the
-        engine stops.
+        engine stops. Time for which the process was frozen doesn't count.
     interrupt_gain_s: seconds that a step must be expected to end earlier without the lower classes
         for a realtime arrival to take them out of it; inf never does.
     """

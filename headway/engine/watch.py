@@ -16,9 +16,16 @@ class LaneWatch:
     """Waits for steps on a thread for each lane, so that the engine thread can wait for whichever
     lane ends first and for commands at once. A lane's thread starts with its first step."""
 
-    def __init__(self, limit_s: float, landed: Callable[[Flight, End], None]) -> None:
-        """`landed` is called from the lane's thread, `limit_s` after the call at the latest."""
+    def __init__(
+        self,
+        limit_s: float,
+        frozen_s: Callable[[], float],
+        landed: Callable[[Flight, End], None],
+    ) -> None:
+        """`landed` is called from the lane's thread, `limit_s` after the call at the latest; what
+        `frozen_s` grows by meanwhile comes on top."""
         self._limit_s = limit_s
+        self._frozen_s = frozen_s
         self._landed = landed
         self._flights: dict[Lane, SimpleQueue[Flight | None]] = {}
 
@@ -39,4 +46,4 @@ class LaneWatch:
     def _serve(self, lane: Lane) -> None:
         flights = self._flights[lane]
         while (flight := flights.get()) is not None:
-            self._landed(flight, flight.end(self._limit_s))
+            self._landed(flight, flight.end(self._limit_s, self._frozen_s))

@@ -258,7 +258,7 @@ def test_frequent_realtime_costs_lower_classes_at_most_every_other_step() -> Non
     scheduler = Scheduler(capacity, SchedulerConfig())
     choices = Choices(waiting, Observers([]), MaskMaker(lambda: None))
     watched: list[Flight] = []
-    loop = StepLoop(scheduler, executor, clock, options, choices, watched.append)
+    loop = StepLoop(scheduler, executor, clock, options, choices, watched.append, lambda: 0.0)
     executor.loop = loop
     for i in range(3):
         request = greedy(make_prompt(i, 200), 20, ServiceClass.BATCH)
