@@ -1,7 +1,7 @@
 """A request as it arrives, and what the core says about it afterwards."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import NamedTuple
 
@@ -142,6 +142,10 @@ class TierCounts:
     cached: int
     total: int
 
+    def released(self) -> "TierCounts":
+        """The tier once nobody holds blocks of it."""
+        return replace(self, free=self.free + self.used, used=0)
+
 
 @dataclass(frozen=True, slots=True)
 class Throughput:
@@ -184,3 +188,8 @@ class Snapshot:
         return not any(
             c.waiting or c.running or c.paused or c.swapped for c in self.classes.values()
         )
+
+    def emptied(self) -> "Snapshot":
+        """The scheduler once everybody alive has ended."""
+        device, host = self.device.released(), self.host.released()
+        return replace(self, device=device, host=host, classes={}, headroom_blocks=0, promoted=0)

@@ -44,7 +44,8 @@ class StepLoop:
     lanes are watched: whoever calls `turn` then calls `land` for each as it ends.
 
     snapshot: the scheduler's, after the last commit in which requests came, went or moved; where
-        they do nothing but decode, at most SNAPSHOT_S old and one step.
+        they do nothing but decode, at most SNAPSHOT_S old and one step. After `end`: that of one
+        whose requests are gone.
     urgent: whether realtime has arrived since the last arrivals were taken in; the engine clears
         it before it takes them in.
     frozen_s: for how long the process has not run; that is no step's fault.
@@ -155,6 +156,7 @@ class StepLoop:
         in flight are asked to stop."""
         self._deliver()
         self._ended = message
+        self.snapshot = self.snapshot.emptied()
         for flight in self._flights.values():
             flight.handle.interrupt()
         self._choices.fail_all(message)

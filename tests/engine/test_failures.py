@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 
 import pytest
 
-from headway.core.plan import StepFailure, StepPlan, StepResult
+from headway.core.plan import StepFailure, StepPlan, StepResult, StepTiming
 from headway.core.request import Committed, Usage, Verdict
 from headway.core.scheduler import Scheduler
 from headway.core.types import FinishReason, RequestId, ServiceClass
@@ -56,6 +56,16 @@ class Saboteur(Diary):
         super().on_tokens(service_class, gaps_s, first)
         if len(self.gaps) == 2:
             raise RuntimeError("sabotage")
+
+
+class Doomed:
+    """Steps last 10 ms, until they hang."""
+
+    def __init__(self) -> None:
+        self.hang = False
+
+    def __call__(self, plan: StepPlan) -> StepTiming:
+        return StepTiming(compute_s=3600.0 if self.hang else 0.01)
 
 
 class BrokenScheduler(Scheduler):
@@ -116,6 +126,23 @@ async def test_dead_loop_tells_every_client() -> None:
     with pytest.raises(EngineStoppedError, match="failed: a bug"):
         rig.engine.submit(requests[0])
     rig.engine.stop()
+
+
+def test_a_dead_engine_shows_nobody_alive_and_no_block_in_use() -> None:
+    duration = Doomed()
+    options = LoopOptions(stall_limit_s=0.3)
+    rig = make_rig(clock=WallClock(), duration=duration, options=options)
+    rig.engine.start()
+    generations = [rig.engine.submit_sync(greedy(make_prompt(i, 40), 100)) for i in range(2)]
+    for generation in generations:
+        next(generation)
+    until(lambda: rig.engine.snapshot().device.used > 0)
+    duration.hang = True
+    for generation in generations:
+        assert collect(list(generation))[0].finish is FinishReason.ERROR
+    snapshot = rig.engine.snapshot()
+    assert snapshot.idle and snapshot.device.used == 0 == snapshot.headroom_blocks
+    assert snapshot.device.free + snapshot.device.cached == snapshot.device.total
 
 
 def test_stalled_step_tells_every_client() -> None:
