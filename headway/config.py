@@ -64,6 +64,7 @@ class ListenConfig:
     admin_port: a second port, on admin_host, where operators' paths need no key; None for none.
     root_path: what a proxy puts before every path; starts with a slash, or is empty.
     cors_origins: origins whose pages may call.
+    allowed_hosts: what clients may call a server without keys, besides its loopback names.
     """
 
     host: str = "127.0.0.1"
@@ -72,6 +73,7 @@ class ListenConfig:
     admin_port: int | None = None
     root_path: str = ""
     cors_origins: tuple[str, ...] = ()
+    allowed_hosts: tuple[str, ...] = ()
     tls: TlsFiles | None = None
 
     def __post_init__(self) -> None:

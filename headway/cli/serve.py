@@ -183,7 +183,7 @@ class _House:
             self._loaded.engine, self._model, self._observed.metrics, self._gate, options
         )
         admin_port = socks[1].getsockname()[1] if len(socks) > 1 else None
-        front = Front(ring, admin_port, listen.root_path, listen.cors_origins)
+        front = Front(ring, admin_port, listen.root_path, listen.cors_origins, listen.allowed_hosts)
         routes = None if self._side is None else self._side.routes
         app = build_app(service, routes, self._insight(), front)
         tls = None if listen.tls is None else (listen.tls.certificate, listen.tls.key)

@@ -60,6 +60,7 @@ def _listen(settings: argparse.Namespace) -> ListenConfig:
         admin_port=settings.admin_port,
         root_path=settings.root_path or "",
         cors_origins=settings.cors_origin or (),
+        allowed_hosts=settings.allowed_host or (),
         tls=_tls(settings.tls_cert, settings.tls_key),
     )
 

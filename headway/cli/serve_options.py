@@ -115,6 +115,12 @@ SERVE_OPTIONS = (
     Option("port", PORT, _HTTP, "0 takes any that is free", "8000"),
     Option("root-path", TEXT, _HTTP, "path that a proxy serves this under, such as /llm"),
     Option("cors-origin", NAMES, _HTTP, "origins whose pages may call, or *"),
+    Option(
+        "allowed-host",
+        NAMES,
+        _HTTP,
+        "without keys: names besides localhost that a proxy calls this by, or *",
+    ),
     Option("tls-cert", PATH, _HTTP, "certificate chain, PEM; with tls-key it serves HTTPS"),
     Option("tls-key", PATH, _HTTP, "the certificate's private key, PEM"),
     API_KEY,

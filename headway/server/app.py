@@ -27,6 +27,7 @@ from headway.server.routes import Service, build_router
 from headway.server.routing import add_get
 from headway.server.tiers import CLASS_HEADER
 from headway.server.tokenize import TokenService, build_token_router
+from headway.server.visitors import VisitorGuard
 
 _API_VERSION = "1"
 
@@ -67,12 +68,14 @@ class Front:
     admin_port: where operators' paths need none.
     root_path: what a proxy puts before every path, and may or may not take away again.
     cors_origins: origins whose pages may call; `*` for all.
+    allowed_hosts: what clients may call a server without keys, besides its loopback names.
     """
 
     ring: KeyRing | None = None
     admin_port: int | None = None
     root_path: str = ""
     cors_origins: tuple[str, ...] = ()
+    allowed_hosts: tuple[str, ...] = ()
 
 
 def build_app(
@@ -109,6 +112,9 @@ def build_app(
         app.add_exception_handler(kind, _answer_error)
     if front.ring is not None:
         app.add_middleware(KeyGuard, ring=front.ring, admin_port=front.admin_port)
+    else:
+        hosts, origins = front.allowed_hosts, front.cors_origins
+        app.add_middleware(VisitorGuard, hosts=hosts, origins=origins)
     if front.cors_origins:
         # Outside of the guard: a browser asks what it may send before it sends a key.
         app.add_middleware(

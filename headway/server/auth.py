@@ -41,7 +41,7 @@ class KeyGuard:
                 state["caller"], state["tenant"] = caller, caller.tenant
                 await self._app(scope, receive, send)
         except ApiError as refusal:  # of our own: the application answers its errors itself
-            await _refuse(refusal, send)
+            await refuse(refusal, send)
 
     def _caller(self, scope: Scope) -> Caller:
         """Raises ApiError."""
@@ -89,7 +89,8 @@ def _port(scope: Scope) -> int | None:
     return None if server is None else server[1]
 
 
-async def _refuse(refusal: ApiError, send: Send) -> None:
+async def refuse(refusal: ApiError, send: Send) -> None:
+    """Answer with an error from outside of the application."""
     body = refusal.body()
     headers = {"Content-Type": "application/json", **refusal.headers}
     fields = [(name.lower().encode(), value.encode()) for name, value in headers.items()]

@@ -95,7 +95,7 @@ def test_results_are_kept_beyond_the_quota_and_new_jobs_are_not_taken(tmp_path: 
 
 def test_an_upload_cut_short_leaves_nothing(tmp_path: Path) -> None:
     head = (
-        "POST /v1/files HTTP/1.1\r\nHost: x\r\nContent-Length: 900000\r\n"
+        "POST /v1/files HTTP/1.1\r\nHost: localhost\r\nContent-Length: 900000\r\n"
         "Content-Type: multipart/form-data; boundary=b\r\n\r\n"
         '--b\r\nContent-Disposition: form-data; name="file"; filename="f"\r\n\r\n'
     )

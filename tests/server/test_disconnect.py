@@ -19,7 +19,7 @@ def send_raw(server: LiveServer, stream: bool, max_tokens: int = 16) -> socket.s
 
 def send_bytes(server: LiveServer, length: int, body: str) -> socket.socket:
     """A request whose body claims to have this length."""
-    head = f"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: {length}\r\n\r\n"
+    head = f"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: {length}\r\n\r\n"
     connection = socket.create_connection((server.host, server.port), timeout=5)
     connection.sendall((head + body).encode())
     return connection
@@ -53,7 +53,9 @@ def test_a_client_that_goes_aborts_its_request(stream: bool, hard: bool, hold_af
 def test_the_first_of_pipelined_requests_is_aborted_too(hard: bool) -> None:
     engine = FakeEngine(Script(b"abcdef", hold_after=2))
     body = json.dumps({"model": MODEL, "prompt": "x", "stream": True})
-    head = f"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n"
+    head = (
+        f"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n\r\n"
+    )
     with live_server(engine) as server:
         connection = socket.create_connection((server.host, server.port), timeout=5)
         connection.sendall((head + body).encode() * 3)

@@ -28,7 +28,9 @@ def head_of(answer: httpx.Response) -> tuple[int, dict[str, str]]:
 def raw(server: LiveServer, method: str, path: str) -> bytes:
     """All that comes until the server ends the connection, as asked to."""
     with socket.create_connection((server.host, server.port), timeout=10) as wire:
-        wire.sendall(f"{method} {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n".encode())
+        wire.sendall(
+            f"{method} {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n".encode()
+        )
         return b"".join(iter(lambda: wire.recv(65536), b""))
 
 

@@ -44,7 +44,7 @@ def test_a_request_whose_time_is_up_says_so() -> None:
 
 def test_a_body_announced_too_large_is_refused_before_it_comes() -> None:
     options = ServerOptions(max_body_bytes=1000)
-    head = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 1001\r\n\r\n"
+    head = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1001\r\n\r\n"
     with (
         live_server(FakeEngine(), options) as server,
         socket.create_connection((server.host, server.port), timeout=10) as sock,

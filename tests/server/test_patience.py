@@ -12,7 +12,7 @@ from headway.server.protocol import Connection
 from tests.server.fake_engine import FakeEngine, Script
 from tests.server.live import MODEL, LiveServer, eventually, live_server
 
-HEAD = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+HEAD = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
 
 
 class Impatient(Connection):
@@ -93,7 +93,7 @@ def test_an_offer_of_another_protocol_costs_no_body(pieces: int) -> None:
     body = json.dumps({"model": MODEL, "prompt": "x"}).encode()
     offer = b"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAEAAEAA\r\n"
     request = HEAD + offer + b"Content-Length: %d\r\n\r\n" % len(body) + body
-    plain = b"GET /health HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
+    plain = b"GET /health HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
     with live_server(FakeEngine()) as server, connected(server) as sock:
         size = len(request) // pieces + 1
         for start in range(0, len(request), size):

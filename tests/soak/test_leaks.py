@@ -94,7 +94,10 @@ def kinds(server: LiveServer, http: httpx.Client) -> Sequence[Callable[[], None]
     def leave() -> None:
         """In the middle of a stream."""
         body = b'{"model": "%s", "prompt": "x", "max_tokens": 200, "stream": true}' % MODEL.encode()
-        head = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(body)
+        head = (
+            b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n"
+            % len(body)
+        )
         with socket.create_connection((server.host, server.port)) as connection:
             connection.sendall(head + body)
             assert connection.recv(1000)

@@ -198,7 +198,7 @@ class Traffic:
 
     async def _resets(self) -> str:
         text = json.dumps(self._classed(self._long()) | {"stream": self._rng.random() < 0.5})
-        head = f"POST {_COMPLETIONS} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(text)}\r\n\r\n"
+        head = f"POST {_COMPLETIONS} HTTP/1.1\r\nHost: [::1]\r\nContent-Length: {len(text)}\r\n\r\n"
         cut = self._rng.choice([len(text), len(text), len(text) // 2])
         try:
             _, writer = await asyncio.open_connection("127.0.0.1", self._port)
