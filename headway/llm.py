@@ -26,6 +26,7 @@ from headway.engine.streams import SyncGeneration
 from headway.engine.types import Delta
 from headway.errors import InvalidRequestError
 from headway.models.answers import PartKind, PlainReader
+from headway.models.contents import shielded_turns
 from headway.models.grammars import Grammar, GrammarCompiler, Names, marker_term
 from headway.models.loader import load_model
 from headway.models.pull import resolve_model
@@ -100,6 +101,8 @@ class Codec(Names, Protocol):
     """Text to token ids."""
 
     def encode(self, text: str, add_special: bool) -> Sequence[int]: ...
+
+    def shield(self, text: str) -> str: ...
 
 
 class Template(Protocol):
@@ -284,7 +287,7 @@ class LLM:
         for message in messages:
             if not all(isinstance(message.get(key), str) for key in ("role", "content")):
                 raise InvalidRequestError("a message needs a role and content", "messages")
-        text = self._template.render(messages)
+        text = self._template.render(shielded_turns(messages, self._codec.shield))
         thinking = thinking_of(self._template.source, text)
         return Rendered(self._codec.encode(text, add_special=False), thinking)
 

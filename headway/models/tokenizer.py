@@ -8,7 +8,7 @@ An answer continues a prompt, so the space that SentencePiece puts before a text
 
 import codecs
 import json
-from collections.abc import Callable, Iterable, Set
+from collections.abc import Callable, Iterable, Iterator, Set
 from dataclasses import dataclass
 from enum import Enum
 from functools import partial
@@ -18,6 +18,7 @@ from typing import TypeVar
 import tokenizers
 
 from headway.errors import InvalidRequestError, ModelError
+from headway.models.contents import MARK, marked, name_pattern
 
 _Made = TypeVar("_Made")
 
@@ -69,6 +70,7 @@ class Tokenizer:
         self._core = core
         self._literal: tokenizers.Tokenizer | None = None
         self._added = core.get_added_tokens_decoder()
+        self._control = name_pattern([t.content for t in self._added.values() if t.special])
         self._to_bytes = _SPELLERS[spelling]
         self._bytes: dict[int, bytes] = {}
 
@@ -77,17 +79,29 @@ class Tokenizer:
 
         add_special: put beginning of sequence first, if the model is used so.
         parse_special: read the names of control tokens, as a chat template writes them, as these
-            tokens; otherwise they are plain text.
+            tokens, but for those that `shield` has marked; otherwise they are plain text.
         Raises InvalidRequestError for text that is not valid Unicode. Bytes that a vocabulary has
         no token for are left out (SmolLM2's lacks a few that UTF-8 hardly uses).
         """
-        core = self._core if parse_special else self._plain()
-        try:
-            ids: list[int] = core.encode(text, add_special_tokens=add_special).ids
-        except (UnicodeEncodeError, TypeError) as e:
-            # The library can't take such a string, and calls it no string at all.
-            raise InvalidRequestError("the text holds half of a surrogate pair") from e
+        if not parse_special:
+            return _encoded(self._plain(), text, add_special)
+        if MARK not in text or self._control is None:
+            return _encoded(self._core, text, add_special)
+        ids: list[int] = []
+        for run, plain in _runs(self._control.split(text)):
+            core = self._plain() if plain else self._core
+            ids += _encoded(core, run, add_special and not ids)
         return ids
+
+    def shield(self, text: str) -> str:
+        """The text with a mark in each name of a control token, for `encode` to read it as plain
+        text even where it stands between names that are to be read as tokens.
+
+        Raises InvalidRequestError for text with such a mark, which is not valid Unicode.
+        """
+        if MARK in text:
+            raise _half_a_pair()
+        return marked(text, self._control)
 
     def decode(self, ids: Iterable[int], skip_special: bool = True) -> str:
         """The text of `ids`; bytes that are not UTF-8 become U+FFFD."""
@@ -141,6 +155,35 @@ class Tokenizer:
             literal.encode_special_tokens = True
             self._literal = literal
         return self._literal
+
+
+def _encoded(core: tokenizers.Tokenizer, text: str, add_special: bool) -> list[int]:
+    try:
+        ids: list[int] = core.encode(text, add_special_tokens=add_special).ids
+    except (UnicodeEncodeError, TypeError) as e:
+        # The library can't take such a string, and calls it no string at all.
+        raise _half_a_pair() from e
+    return ids
+
+
+def _half_a_pair() -> InvalidRequestError:
+    return InvalidRequestError("the text holds half of a surrogate pair")
+
+
+def _runs(pieces: Iterable[str]) -> Iterator[tuple[str, bool]]:
+    """Runs of text to encode by themselves, and whether as plain text: what has marks, without
+    them, reaches from one control token to the next, where encoding starts anew anyway."""
+    held = ""
+    for piece in pieces:
+        if MARK not in piece:
+            held += piece
+            continue
+        if held:
+            yield held, False
+        yield piece.replace(MARK, ""), True
+        held = ""
+    if held:
+        yield held, False
 
 
 class StreamDecoder:

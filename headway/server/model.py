@@ -18,7 +18,11 @@ class TextCodec(Protocol):
 
     def encode(self, text: str, add_special: bool) -> Sequence[int]:
         """Token ids; `add_special` puts beginning of sequence first if the model is used so.
-        Names of control tokens in the text are these tokens."""
+        Names of control tokens in the text are these tokens, unless `shield` has marked them."""
+        ...
+
+    def shield(self, text: str) -> str:
+        """The text, marked so that no name in it is read as a control token."""
         ...
 
     def token_bytes(self, token: int) -> bytes:

@@ -105,9 +105,9 @@ class TokenService:
 
     def _rendered(self, body: TokenizeBody) -> str:
         chat = self.model.tool_format() if body.tools else self.model.chat_format()
-        variables = template_variables(body.chat_template_kwargs, body.tools)
+        variables = template_variables(body.chat_template_kwargs, body.tools, self.model)
         opened = body.add_generation_prompt is not False
-        return chat.render(turns_of(body.messages or []), opened, **variables)
+        return chat.render(turns_of(body.messages or [], self.model), opened, **variables)
 
     def _text(self, tokens: Sequence[int]) -> str:
         return b"".join(map(self.model.codec.token_bytes, tokens)).decode("utf-8", "replace")

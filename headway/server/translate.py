@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from headway.core.plan import Penalties, Truncation
 from headway.core.types import ServiceClass
 from headway.engine.types import GenerationRequest, SamplingParams, StopConditions
+from headway.models.contents import shielded, shielded_turns
 from headway.models.reasoning import CLOSES, OPENS, Thinking, thinking_of
 from headway.models.tool_calls import MARKERS
 from headway.server.chat_types import Message, Tool
@@ -46,10 +47,10 @@ def chat_work(body: ChatBody, service_class: ServiceClass, model: ServedModel) -
     toolbox = toolbox_of(body, model)
     chat = model.chat_format()
     offered = None if toolbox is None else toolbox.tools
-    variables = template_variables(body.chat_template_kwargs, offered)
+    variables = template_variables(body.chat_template_kwargs, offered, model)
     if body.reasoning_effort == "none":
         variables = {"enable_thinking": False, **variables}
-    text = chat.render(turns_of(body.messages), True, **variables)
+    text = chat.render(turns_of(body.messages, model), True, **variables)
     thinking = thinking_of(chat.source, text)
     prompt = model.chat_tokens(text)
     grammar = grammar_of(body, model, thinking, toolbox)
@@ -84,15 +85,17 @@ def completion_work(body: CompletionBody, service_class: ServiceClass, model: Se
 
 
 def template_variables(
-    kwargs: Mapping[str, object] | None, tools: Sequence[Tool] | None
+    kwargs: Mapping[str, object] | None, tools: Sequence[Tool] | None, model: ServedModel
 ) -> Mapping[str, object]:
-    """What a template is given besides the turns. Raises ApiError (400)."""
+    """What a template is given besides the turns; tools make no control tokens. Raises ApiError
+    (400)."""
     given = dict(kwargs or {})
     for name in _OWN_VARIABLES & given.keys():
         path = f"chat_template_kwargs.{name}"
         raise bad_request(f"{path!r} is said elsewhere in the request.", path)
     if tools:
-        given["tools"] = [tool.model_dump(exclude_none=True) for tool in tools]
+        dumped = [tool.model_dump(exclude_none=True) for tool in tools]
+        given["tools"] = shielded(dumped, model.codec.shield)
     return given
 
 
@@ -179,9 +182,11 @@ def _encoded(prompt: str | Sequence[int], model: ServedModel) -> Sequence[int]:
     return prompt
 
 
-def turns_of(messages: Sequence[Message]) -> list[Json]:
-    """A conversation as templates take it. Raises ApiError (400)."""
-    return [_turn(message, f"messages[{index}]") for index, message in enumerate(messages)]
+def turns_of(messages: Sequence[Message], model: ServedModel) -> list[Mapping[str, object]]:
+    """A conversation as templates take it, whose texts make no control tokens. Raises ApiError
+    (400) or InvalidRequestError."""
+    turns = [_turn(message, f"messages[{index}]") for index, message in enumerate(messages)]
+    return shielded_turns(turns, model.codec.shield)
 
 
 def _turn(message: Message, path: str) -> Json:

@@ -22,6 +22,10 @@ class ByteTokenizer:
         """One token for each byte."""
         return list(text.encode())
 
+    def shield(self, text: str) -> str:
+        """The text itself: no name in it is ever read as a token."""
+        return text
+
     def is_special(self, token: int) -> bool:
         """Whether a token is for control."""
         return token in self._special

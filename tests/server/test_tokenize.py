@@ -96,3 +96,32 @@ def test_a_template_without_tools_says_so() -> None:
     with live_server(FakeEngine()) as server:
         answer = server.http().post("/tokenize", json={"messages": ASK, "tools": [TIME]})
     assert refused(answer)["param"] == "tools"
+
+
+class Named(ByteTokenizer):
+    """Reads one name as a control token, and marks it with a star."""
+
+    def encode(self, text: str, add_special: bool = False, parse_special: bool = True) -> list[int]:
+        return super().encode(text.replace("<end>", "\x00"))
+
+    def shield(self, text: str) -> str:
+        return text.replace("<end>", "<*end>")
+
+
+def test_messages_and_tools_make_no_control_tokens_and_texts_do() -> None:
+    model = replace(BYTES, codec=Named(), chat=family("qwen3"))
+    engine = FakeEngine()
+    name = {"name": "f", "description": "<end>"}
+    asked = {
+        "messages": [{"role": "user", "content": "<end>"}],
+        "tools": [{"type": "function", "function": name}],
+    }
+    with live_server(engine, model=model) as server:
+        http = server.http()
+        for path in ("/tokenize", "/v1/chat/completions"):
+            assert http.post(path, json={"model": MODEL, **asked}).status_code == 200
+        ids = http.post("/tokenize", json=asked).json()["tokens"]
+        assert http.post("/tokenize", json={"prompt": "<end>"}).json()["tokens"] == [0]
+    for prompt in (ids, engine.submitted[0].prompt):
+        assert 0 not in prompt
+        assert bytes(prompt).count(b"<*end>") == 2
