@@ -45,8 +45,8 @@ class Sizes:
     block_size: tokens of a block.
     max_seqs: sequences that hold a seat at once; by default 64.
     max_step_tokens: tokens of a step; by default 512, or what the seats and a block need.
-    max_model_len: tokens of prompt and answer together; by default the model's own length, or the
-        pool's where that is less.
+    max_model_len: tokens of prompt and answer together, no more than the pool holds; by default
+        the model's own length, or the pool's where that is less.
     threads: threads that compute; by default one for each CPU this process may use.
     """
 
@@ -199,13 +199,20 @@ def weight_cache(given: str | None) -> WeightCache | None:
 
 
 def native_options(config: ModelConfig, sizes: Sizes) -> NativeOptions:
-    """Sizes with nothing left open. Raises ConfigError where the memory holds no pool."""
+    """Sizes with nothing left open. Raises ConfigError where the memory holds no pool, or model or
+    pool no sequence of a length that was asked for."""
     kv_blocks = sizes.kv_blocks or _default_blocks(config, sizes.block_size)
     max_seqs = sizes.max_seqs or DEFAULT_SEQS
     wanted_len = sizes.max_model_len or config.max_context
     if wanted_len > config.max_context:
         raise ConfigError(
             f"a model length of {wanted_len:,} is beyond this model's {config.max_context:,}"
+        )
+    pool_tokens = kv_blocks * sizes.block_size
+    if (sizes.max_model_len or 0) > pool_tokens:
+        raise ConfigError(
+            f"a model length of {wanted_len:,} (max_model_len) is beyond the {pool_tokens:,} "
+            f"tokens of a pool of {kv_blocks:,} blocks (kv_blocks)"
         )
     step_tokens = sizes.max_step_tokens or max(DEFAULT_STEP_TOKENS, max_seqs + sizes.block_size)
     _require_scratch(config, step_tokens)
@@ -215,7 +222,7 @@ def native_options(config: ModelConfig, sizes: Sizes) -> NativeOptions:
         block_size=sizes.block_size,
         max_seqs=max_seqs,
         max_step_tokens=step_tokens,
-        max_model_len=min(wanted_len, kv_blocks * sizes.block_size),
+        max_model_len=min(wanted_len, pool_tokens),
         threads=sizes.threads or 0,
     )
 

@@ -117,6 +117,13 @@ def test_defaults_fit_the_machine() -> None:
     assert native_options(config, Sizes(kv_blocks=2)).max_model_len == 32
 
 
+def test_a_length_that_was_asked_for_and_the_pool_does_not_hold_is_refused() -> None:
+    config = tiny_loaded().weights.config
+    assert native_options(config, Sizes(kv_blocks=4, max_model_len=64)).max_model_len == 64
+    with pytest.raises(ConfigError, match=r"65 \(max_model_len\) .* 64 tokens .* 4 blocks \(kv_bl"):
+        native_options(config, Sizes(kv_blocks=4, max_model_len=65))
+
+
 def test_block_bytes_are_the_executors_own() -> None:
     model = tiny_loaded()
     engine = build_engine(model, EngineOptions(SIZES))

@@ -50,7 +50,12 @@ ENGINE_OPTIONS = (
     Option("block-size", COUNT, _MEMORY, "tokens of a block", "16"),
     Option("max-seqs", COUNT, _MEMORY, "seats: sequences that are in a step at once"),
     Option("max-step-tokens", COUNT, _MEMORY, "most tokens of a step"),
-    Option("max-model-len", COUNT, _MEMORY, "most tokens of prompt and answer together"),
+    Option(
+        "max-model-len",
+        COUNT,
+        _MEMORY,
+        "most tokens of prompt and answer together, which the KV pool has to hold",
+    ),
     Option("threads", COUNT, _MEMORY, "threads that compute"),
     Option(
         "executor",

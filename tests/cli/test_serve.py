@@ -135,6 +135,7 @@ def test_a_port_in_use_takes_one_line(model: Path) -> None:
     [
         (("--policy", "nonesuch"), "nonesuch"),
         (("--max-model-len", "100000"), "100,000"),
+        (("--kv-blocks", "4", "--max-model-len", "100"), "100 (max_model_len) is beyond the 64 "),
         (("--block-size", "7"), "block size"),
         (("--max-seqs", "64", "--max-step-tokens", "8"), "step tokens"),
     ],
