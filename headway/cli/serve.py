@@ -49,7 +49,7 @@ _INTERRUPTED = 130
 
 
 def run(settings: argparse.Namespace) -> int:
-    """Serve until SIGTERM or SIGINT. Raises ConfigError, ModelError."""
+    """Serve until SIGTERM, SIGINT or SIGHUP. Raises ConfigError, ModelError."""
     try:
         return _serve(settings)
     except StillLoadingError:

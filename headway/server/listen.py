@@ -150,16 +150,25 @@ class Listener:
 
     @contextlib.contextmanager
     def signals(self) -> Iterator[None]:
-        """`stop` on SIGTERM and SIGINT. In the main thread, inside the running event loop."""
+        """`stop` on SIGTERM and SIGINT, and on SIGHUP unless the process was started to ignore it
+        (nohup). In the main thread, inside the running event loop."""
         loop = asyncio.get_running_loop()
-        handled = (signal.SIGTERM, signal.SIGINT)
+        handled = [signal.SIGTERM, signal.SIGINT]
         for number in handled:
             loop.add_signal_handler(number, self.stop)
+        if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+            handled.append(signal.SIGHUP)
+            loop.add_signal_handler(signal.SIGHUP, self._hang_up)
         try:
             yield
         finally:
             for number in handled:
                 loop.remove_signal_handler(number)
+
+    def _hang_up(self) -> None:
+        """A terminal that is closed may say so twice: that is no wish to hurry."""
+        if self._stopping is None:
+            self.stop()
 
     async def _drain(self) -> None:
         await self._gate.drain(self._drain_s)

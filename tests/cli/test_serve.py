@@ -108,6 +108,36 @@ def test_what_runs_at_sigterm_ends(model: Path) -> None:
         assert server.wait(20) == 0
 
 
+def test_a_closed_terminal_lets_what_runs_end(model: Path) -> None:
+    with process(model, "--max-model-len", "128") as (server, printed):
+        url = url_in(printed)
+        client = openai.OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0)
+        more = {"ignore_eos": True}
+        stream = client.completions.create(
+            model="tiny", prompt="hello", max_tokens=100, n=64, stream=True, extra_body=more
+        )
+        next(stream)
+        server.send_signal(signal.SIGHUP)
+        until(lambda: httpx.get(f"{url}/ready").status_code == 503)
+        server.send_signal(signal.SIGHUP)  # the shell passes it on, too
+        ends = [chunk.choices[0].finish_reason for chunk in stream]
+        assert ends.count("length") == 64
+        assert server.wait(20) == 0
+
+
+def test_under_nohup_a_closed_terminal_changes_nothing(model: Path) -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with process(model) as (server, printed):
+            server.send_signal(signal.SIGHUP)
+            time.sleep(0.2)
+            assert httpx.get(f"{url_in(printed)}/ready").status_code == 200
+            server.send_signal(signal.SIGTERM)
+            assert server.wait(20) == 0
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
 def test_the_key_comes_from_the_environment_and_is_never_printed(model: Path) -> None:
     with process(model, HEADWAY_API_KEY="sesame-42") as (_, printed):
         assert "sesame-42" not in printed
