@@ -109,7 +109,8 @@ class AccessConfig:
 class LimitsConfig:
     """How much may wait, how long, and how large it may be.
 
-    queue_requests, queue_tokens: answers and prompt tokens that may wait to begin.
+    queue_requests, queue_tokens: answers and prompt tokens that may wait to begin; a request that
+        finds none waiting may bring more.
     timeouts_s: of requests that bring none; None for no limit.
     """
 

@@ -138,14 +138,14 @@ SERVE_OPTIONS = (
         "queue-requests",
         COUNTS_BY_CLASS,
         _LIMITS,
-        "most answers that may wait to begin; beyond them 429",
+        "most answers that may wait to begin; beyond them 429, unless none waits yet",
         "realtime=10000,standard=10000,batch=100000",
     ),
     Option(
         "queue-tokens",
         COUNTS_BY_CLASS,
         _LIMITS,
-        "most prompt tokens that may wait to begin; beyond them 429",
+        "most prompt tokens that may wait to begin; beyond them 429, unless none waits yet",
         "realtime=2000000,standard=4000000,batch=8000000",
     ),
     Option(

@@ -10,7 +10,7 @@ from headway.errors import ConfigError
 @dataclass(frozen=True, slots=True)
 class QueueLimits:
     """Most choices, or tokens of their prompts, that may wait for their first admission, by
-    class."""
+    class. A request that finds none waiting is let in whatever its size."""
 
     realtime: int = 10_000
     standard: int = 10_000

@@ -2,9 +2,11 @@
 
 import asyncio
 import contextlib
+import math
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import pytest
 
@@ -285,6 +287,25 @@ def test_queue_limit_counts_exactly_and_by_class() -> None:
         assert [len(generations) for generations in accepted] == [4, 4, 6]
         next(first)
         assert len(overload(rig, 20, ServiceClass.STANDARD)) == 1
+
+
+def test_a_request_beyond_a_queue_limit_is_let_in_where_none_waits_and_none_after_it() -> None:
+    tokens = QueueLimits(realtime=100)
+    options = LoopOptions(
+        interrupt_gain_s=math.inf, queues=QueueLimits(standard=2), queue_tokens=tokens
+    )
+    capacity, duration = make_capacity(max_seqs=1), LinearDuration(step_s=1.0)
+    with running(make_rig(capacity, clock=WallClock(), duration=duration, options=options)) as rig:
+        first = rig.engine.submit_sync(greedy(make_prompt(1, 16), 400, ServiceClass.BATCH))
+        next(first)
+        many = replace(greedy(make_prompt(2, 16), 400), n=50)
+        long = greedy(make_prompt(3, 200), 400, ServiceClass.REALTIME)
+        rig.engine.submit_sync(many)
+        with pytest.raises(OverloadedError, match="50 standard requests are waiting"):
+            rig.engine.submit_sync(greedy(make_prompt(4, 16), 1))
+        rig.engine.submit_sync(long)
+        with pytest.raises(OverloadedError, match="realtime requests of 200 tokens are waiting"):
+            rig.engine.submit_sync(greedy(make_prompt(5, 16), 1, ServiceClass.REALTIME))
 
 
 async def test_admitted_and_aborted_requests_leave_the_queue() -> None:
