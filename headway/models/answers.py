@@ -30,6 +30,11 @@ class Part(NamedTuple):
 class PartReader(Protocol):
     """Tells the parts of one answer, however its text is cut."""
 
+    @property
+    def mid_call(self) -> bool:
+        """Whether the last call that was given out is not complete."""
+        ...
+
     def push(self, text: str) -> Sequence[Part]:
         """Parts that are certain now."""
         ...
@@ -49,6 +54,8 @@ def possible_start(text: str, marker: str) -> int:
 
 class PlainReader:
     """All of it is content."""
+
+    mid_call = False
 
     def push(self, text: str) -> Sequence[Part]:
         """The text as it is."""

@@ -48,6 +48,11 @@ class ReasoningReader:
         self._held = ""
         self._fresh = True
 
+    @property
+    def mid_call(self) -> bool:
+        """As the other reader says."""
+        return self._inner.mid_call
+
     def push(self, text: str) -> Sequence[Part]:
         """Parts that are certain now."""
         parts: list[Part] = []

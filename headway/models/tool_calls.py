@@ -91,6 +91,12 @@ class ToolReader:
         self._announced = False
         self._parts: list[Part] = []
 
+    @property
+    def mid_call(self) -> bool:
+        """Whether the last call that was given out is not complete."""
+        shown = self._announced and (self._many or self._calls == 1)
+        return shown and self._place is _Place.CALL
+
     def push(self, text: str) -> Sequence[Part]:
         """Parts that are certain now."""
         self._held += text

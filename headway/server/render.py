@@ -70,9 +70,10 @@ class UsageTotal:
         }
 
 
-def finish_reason(finish: FinishReason, calls: int) -> str:
-    """OpenAI's word for a choice's end. One that was cut says so, whatever it was writing."""
-    return "tool_calls" if calls and finish is FinishReason.STOP else finish.value
+def finish_reason(finish: FinishReason, called: bool) -> str:
+    """OpenAI's word for a choice's end. One that was cut says so, whatever it was writing; one
+    that a stop string ended within a call has not called."""
+    return "tool_calls" if called and finish is FinishReason.STOP else finish.value
 
 
 @dataclass(slots=True)
@@ -122,7 +123,7 @@ class EventWriter:
             reader = choice.reader
             if delta.usage is not None:
                 self._usage.add(index, delta.usage, reader.reasoning_tokens)
-            reason = f'"{finish_reason(delta.finish, reader.calls)}"'
+            reason = f'"{finish_reason(delta.finish, reader.called)}"'
             events.append(self._event(index, self._frame.closing, "null", reason))
         return "".join(events).encode()
 
@@ -172,12 +173,12 @@ class BodyWriter:
         return dumps({**answer, "choices": choices, "usage": self._usage.json()}).encode()
 
     def _json(self, index: int, choice: _Choice) -> Json:
-        finish, calls, logprobs = choice.finish, choice.reader.calls, choice.logprobs
+        finish, called, logprobs = choice.finish, choice.reader.called, choice.logprobs
         return {
             "index": index,
             **self._shape.whole(choice.parts),
             "logprobs": None if logprobs is None else logprobs.json(choice.tokens),
-            "finish_reason": None if finish is None else finish_reason(finish, calls),
+            "finish_reason": None if finish is None else finish_reason(finish, called),
         }
 
 

@@ -85,6 +85,11 @@ class ChoiceReader:
         """Tokens of reasoning so far, tags included."""
         return self._meter.tokens
 
+    @property
+    def called(self) -> bool:
+        """Whether there are calls, and the last is complete."""
+        return self.calls > 0 and not self._parts.mid_call
+
     def read(self, delta: Delta) -> Sequence[Part]:
         """Parts that are certain now; all that was held back with the last delta."""
         if self._plain:

@@ -253,3 +253,19 @@ def test_tokens_of_reasoning(thinking: Thinking, tokens: list[str], count: int) 
     for token in tokens:
         meter.push(token.encode())
     assert meter.tokens == count
+
+
+def test_a_reader_knows_whether_its_last_call_is_complete() -> None:
+    whole = '<tool_call>{"name": "f", "arguments": {"a": 1}}</tool_call>'
+    cut = '<tool_call>{"name": "f", "arguments": {"a": '
+    for many, text, mid_call in (
+        (True, whole, False),
+        (True, cut, True),
+        (True, whole + cut, True),
+        (False, whole + cut, False),
+        (True, "none", False),
+    ):
+        reader = ToolReader(HERMES, ["f"], many)
+        reader.push(text)
+        reader.finish()
+        assert reader.mid_call is mid_call

@@ -305,3 +305,13 @@ def test_earlier_reasoning_goes_to_the_template() -> None:
         whole(server.client(), messages=turns)
         prompt = bytes(engine.submitted[-1].prompt).decode()
     assert "<think>\nWhich?\n</think>" in prompt and "noon" in prompt
+
+
+def test_a_call_that_a_stop_string_cuts_is_no_call() -> None:
+    reply = '<tool_call>\n{"name": "get_weather", "arguments": {"city": '
+    with server_of("hermes", reply) as (server, _):
+        message, reason = streamed(server.client(), stop=['"Oslo"'])
+        answer = whole(server.client(), stop=['"Oslo"'])
+    assert (reason, answer.finish_reason) == ("stop", "stop")
+    for calls in (message.tool_calls, answer.message.tool_calls):
+        assert calls[0].function.arguments == '{"city": '
