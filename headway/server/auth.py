@@ -5,11 +5,11 @@ from time import monotonic
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from headway.server.caller import EVERYBODY, Caller
-from headway.server.dashboard.routes import page_paths
+from headway.server.dashboard.routes import FRONT_DOOR, page_paths
 from headway.server.errors import ApiError
 from headway.server.keyring import KeyRing
 
-_OPEN_PATHS = page_paths() | {"/health", "/ready"}
+_OPEN_PATHS = page_paths() | {FRONT_DOOR, "/health", "/ready"}
 """The live page's files hold nothing of the server's; its data has a path of its own."""
 _API = ("/v1/", "/tokenize", "/detokenize")
 """What every key opens; anything else is for operators, so that no new path is open by mistake."""

@@ -99,6 +99,8 @@ def parse_body(kind: type[B], raw: bytes, text_tokens: int = 0) -> B:
 
 def _explain(errors: list[ErrorDetails]) -> ApiError:
     first = errors[0]
+    if first["type"] == "json_invalid" and "recursion limit" in first["msg"]:
+        return bad_request("The body is nested too deeply: 200 levels are the most.")
     if first["type"] == "json_invalid":
         return bad_request(f"The body is not JSON: {first['msg'].removeprefix('Invalid JSON: ')}.")
     if not first["loc"]:
@@ -106,6 +108,10 @@ def _explain(errors: list[ErrorDetails]) -> ApiError:
     # A union reports one error for each member; the one that got furthest says most.
     same = [error for error in errors if error["loc"][0] == first["loc"][0]]
     deepest = max(same, key=lambda error: len(error["loc"]))
+    long = [error for error in same if error["type"] == "too_long"]
+    if first["loc"][0] == "prompt" and long:
+        most = long[0]["ctx"]["max_length"]
+        return bad_request(f"'prompt' holds more than {most:,} prompts.", "prompt")
     path = [part for part in deepest["loc"] if isinstance(part, int) or not _is_member(part)]
     if deepest["type"] == "missing":
         return bad_request(f"{_dotted(path)!r} is missing.", _dotted(path), "missing_field")

@@ -262,6 +262,8 @@ def test_with_a_key_the_data_needs_it_and_the_files_do_not() -> None:
     with page_server("secret") as server:
         stranger = httpx.Client(base_url=server.url, timeout=10)
         assert stranger.get("/dashboard").status_code == 200
+        door = stranger.get("/")
+        assert (door.status_code, door.headers["location"]) == (307, "dashboard")
         assert stranger.get("/dashboard/app.js").status_code == 200
         assert stranger.get("/dashboard/data").status_code == 401
         assert stranger.get("/metrics").status_code == 401

@@ -219,3 +219,14 @@ def test_the_description_of_the_api_is_complete() -> None:
     assert references
     for reference in references:
         assert reference.removeprefix("#/components/schemas/") in schemas
+
+
+def test_limits_are_named() -> None:
+    with live_server(FakeEngine()) as server:
+        http = server.http()
+        many = http.post("/v1/completions", json={"model": MODEL, "prompt": ["a"] * 1025})
+        assert many.json()["error"]["message"] == "'prompt' holds more than 1,024 prompts."
+        deep = b'{"metadata": ' + b"[" * 300 + b"]" * 300 + b"}"
+        nested = http.post("/v1/chat/completions", content=deep)
+        assert "nested too deeply" in nested.json()["error"]["message"]
+    assert (many.status_code, nested.status_code) == (400, 400)

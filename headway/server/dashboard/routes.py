@@ -3,13 +3,14 @@
 from importlib import resources
 
 from fastapi import APIRouter, Request
-from starlette.responses import Response, StreamingResponse
+from starlette.responses import RedirectResponse, Response, StreamingResponse
 
 from headway.server.dashboard.feed import Feed
 from headway.server.errors import ApiError
 from headway.server.gate import Gate
 from headway.server.routing import add_get
 
+FRONT_DOOR = "/"
 PAGE_PATH = "/dashboard"
 DATA_PATH = "/dashboard/data"
 
@@ -44,6 +45,10 @@ class Dashboard:
         self._feed = feed
         self._gate = gate
 
+    async def front_door(self) -> Response:
+        """GET /: leads to the page, by a path that holds behind a proxy's prefix too."""
+        return RedirectResponse(PAGE_PATH.removeprefix("/"), 307)
+
     async def page(self) -> Response:
         """GET /dashboard."""
         return _file("index.html")
@@ -67,6 +72,7 @@ class Dashboard:
 def build_dashboard_router(dashboard: Dashboard) -> APIRouter:
     """The page and its data; none of it is part of the documented API."""
     router = APIRouter(include_in_schema=False)
+    add_get(router, FRONT_DOOR, dashboard.front_door)
     add_get(router, PAGE_PATH, dashboard.page)
     add_get(router, DATA_PATH, dashboard.data)
     add_get(router, f"{PAGE_PATH}/{{name}}", dashboard.file)
