@@ -228,7 +228,7 @@ def native_options(config: ModelConfig, sizes: Sizes) -> NativeOptions:
 
 
 def describe(capacity: Capacity) -> str:
-    """The pool in words: `KV: 4,096 blocks = 65,536 tokens = 32 sequences of 2,048`."""
+    """The pool in words: `KV: 4,096 blocks = 65,536 tokens = 32 sequences of 2,048; 1,440 MiB`."""
     tokens = capacity.kv_blocks * capacity.block_size
     length = min(capacity.max_model_len, tokens)
     fit = capacity.kv_blocks // blocks_for(length, capacity.block_size)
@@ -236,6 +236,8 @@ def describe(capacity: Capacity) -> str:
     blocks = "block" if capacity.kv_blocks == 1 else "blocks"
     line = f"KV: {capacity.kv_blocks:,} {blocks} = {tokens:,} tokens = {fit:,} {sequences}"
     line += f" of {length:,}"
+    if capacity.block_bytes:
+        line += f"; {capacity.kv_blocks * capacity.block_bytes / (1 << 20):,.0f} MiB"
     if capacity.host_blocks:
         line += f"; host: {capacity.host_blocks:,} blocks"
     return line

@@ -135,6 +135,8 @@ def test_block_bytes_are_the_executors_own() -> None:
 
 def test_pool_in_words() -> None:
     line = describe(make_capacity(kv_blocks=4096, max_model_len=2048))
-    assert line == "KV: 4,096 blocks = 65,536 tokens = 32 sequences of 2,048"
+    assert line == "KV: 4,096 blocks = 65,536 tokens = 32 sequences of 2,048; 64 MiB"
     line = describe(make_capacity(kv_blocks=4, host_blocks=1000, max_model_len=2048))
-    assert line == "KV: 4 blocks = 64 tokens = 1 sequence of 64; host: 1,000 blocks"
+    assert line == "KV: 4 blocks = 64 tokens = 1 sequence of 64; 0 MiB; host: 1,000 blocks"
+    sized = replace(make_capacity(kv_blocks=4096, max_model_len=2048), block_bytes=3 << 18)
+    assert describe(sized).endswith(" = 32 sequences of 2,048; 3,072 MiB")

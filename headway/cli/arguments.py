@@ -103,7 +103,11 @@ def _add_usage(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_run(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("prompts", metavar="PROMPTS.jsonl", help="one prompt a line; - is stdin")
+    parser.add_argument(
+        "prompts",
+        metavar="PROMPTS.jsonl",
+        help='a line each: "text", {"prompt": …} or {"messages": […]}; - is stdin',
+    )
     parser.add_argument("-o", "--output", required=True, metavar="OUT.jsonl", help="- is stdout")
     parser.add_argument("--model", help="GGUF file, Hugging Face folder, or name")
     parser.add_argument(
