@@ -264,7 +264,7 @@ def compiled(tokenizer: llguidance.LLTokenizer, source: str, param: str) -> Gram
         )
     matcher = llguidance.LLMatcher(tokenizer, source, log_level=0, limits=_LIMITS)
     if matcher.is_error():
-        reason = _one_line(matcher.get_error())
+        reason = _in_our_words(_one_line(matcher.get_error()))
         raise InvalidRequestError(f"'{param}' can't be compiled: {reason}.", param)
     try:
         return Grammar(matcher)
@@ -296,6 +296,23 @@ def tokenizer_of(
     """A vocabulary in llguidance's form; see `GrammarCompiler`."""
     wrapped = llguidance.TokenizerWrapper(_Wrapped(vocabulary, vocab_size, stop_ids))
     return llguidance.LLTokenizer(wrapped, n_vocab=vocab_size, eos_token=list(stop_ids))
+
+
+def _in_our_words(reason: str) -> str:
+    """The library's reason without options and words that are its own."""
+    if reason.startswith("oneOf constraints"):
+        return "the keyword 'oneOf' is supported only where no two of its schemas can fit at once"
+    if found := _UNKNOWN_KEYS.match(reason):
+        keys = found[1].replace('"', "'")
+        several = "," in keys
+        return f"the keyword{'s' * several} {keys} {'are' if several else 'is'} not supported"
+    if found := _ELSEWHERE.match(reason):
+        return f"the reference {found[1]} leads out of the schema"
+    return reason
+
+
+_UNKNOWN_KEYS = re.compile(r"Unimplemented keys: \[(.*)\]")
+_ELSEWHERE = re.compile(r"Resource ('.*') is not present")
 
 
 def _one_line(message: str) -> str:

@@ -89,6 +89,8 @@ class BatchService:
         page = page_of(request.query_params, MAX_FILES_LISTED, MAX_FILES_LISTED)
         purpose = request.query_params.get("purpose", "")
         one_more = replace(page, limit=page.limit + 1)
+        if page.after:  # NotFoundError, rather than a page that looks like the last
+            await self._aside(self.desk.file, page.after, tenant_of(request))
         files = await self._aside(self.desk.list_files, tenant_of(request), one_more, purpose)
         return JSONResponse(list_json([file_json(file) for file in files], page.limit))
 
@@ -121,6 +123,8 @@ class BatchService:
         """GET /v1/batches."""
         page = page_of(request.query_params, MAX_JOBS_LISTED, _DEFAULT_JOBS_LISTED)
         one_more = replace(page, limit=page.limit + 1)
+        if page.after:
+            await self._aside(self.desk.job, page.after, tenant_of(request))
         jobs = await self._aside(self.desk.list_jobs, tenant_of(request), one_more)
         return JSONResponse(list_json([batch_json(job) for job in jobs], page.limit))
 

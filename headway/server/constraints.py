@@ -1,9 +1,12 @@
 """What an answer must look like: `response_format`, `structured_outputs`, and the tools a model
 has to choose among, as grammars."""
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
+
+from pydantic import JsonValue
 
 from headway.models.grammars import (
     Grammar,
@@ -159,10 +162,24 @@ def _formatted(wanted: ResponseFormat) -> tuple[GrammarPart | None, str]:
             return json_part({"type": "object"} if definition is None else definition), param
 
 
+def _schema(given: dict[str, JsonValue] | str, param: str) -> dict[str, JsonValue]:
+    """A schema, given as an object or as its text. Raises ApiError (400)."""
+    if not isinstance(given, str):
+        return given
+    try:
+        schema = json.loads(given)
+    except (ValueError, RecursionError):
+        schema = None
+    if not isinstance(schema, dict):
+        raise bad_request(f"{param!r} must be a JSON object, or the text of one.", param)
+    return schema
+
+
 def _structured(wanted: StructuredOutputs) -> tuple[GrammarPart, str]:
     parts: list[tuple[GrammarPart, str]] = []
     if wanted.definition is not None:
-        parts.append((json_part(wanted.definition), "structured_outputs.json"))
+        param = "structured_outputs.json"
+        parts.append((json_part(_schema(wanted.definition, param)), param))
     if wanted.regex is not None:
         parts.append((regex_part(wanted.regex), "structured_outputs.regex"))
     if wanted.choice is not None:

@@ -89,7 +89,7 @@ class StructuredOutputs(Body):
         "whitespace_pattern": (),
     }
 
-    definition: Annotated[dict[str, JsonValue] | None, Field(alias="json")] = None
+    definition: Annotated[dict[str, JsonValue] | str | None, Field(alias="json")] = None
     regex: Annotated[str, Field(min_length=1)] | None = None
     choice: Annotated[list[str], Field(min_length=1, max_length=4096, fail_fast=True)] | None = None
     grammar: Annotated[str, Field(min_length=1)] | None = None

@@ -106,6 +106,9 @@ def test_batches_are_listed_in_pages(tmp_path: Path) -> None:
         for limit in (0, 101):
             with pytest.raises(openai.BadRequestError, match="limit"):
                 client.batches.list(limit=limit)
+        for lists in (client.batches, client.files):
+            with pytest.raises(openai.NotFoundError, match="nope"):
+                lists.list(after="nope")
 
 
 WRONG_ORDERS: list[tuple[dict[str, object], str]] = [

@@ -232,6 +232,24 @@ def test_white_space_in_json_has_an_end() -> None:
 
 
 @pytest.mark.parametrize(
+    ("schema", "reason"),
+    [
+        ({"type": "array", "uniqueItems": True}, "the keyword 'uniqueItems' is not supported"),
+        ({"if": {}, "then": {}}, "the keywords 'if', 'then' are not supported"),
+        (
+            {"oneOf": [{"type": "string"}, {"type": "string", "maxLength": 3}]},
+            "the keyword 'oneOf' is supported only where no two of its schemas can fit at once",
+        ),
+        ({"$ref": "http://x.org/y"}, "the reference 'http://x.org/y' leads out of the schema"),
+    ],
+)
+def test_what_a_schema_may_not_have_is_named(schema: Mapping[str, object], reason: str) -> None:
+    with pytest.raises(InvalidRequestError) as caught:
+        BYTES.compile(source_of(json_part(schema), ""), "field")
+    assert str(caught.value) == f"'field' can't be compiled: {reason}."
+
+
+@pytest.mark.parametrize(
     ("source", "reason"),
     [
         ("start: nothing", "nothing"),

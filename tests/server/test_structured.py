@@ -126,6 +126,7 @@ def test_one_that_is_cut_says_length(house: House) -> None:
             "(hi|bye) [A-Z]{2}",
         ),
         ({"json": {"type": "boolean"}}, "true|false"),
+        ({"json": '{"type": "boolean"}'}, "true|false"),
     ],
 )
 def test_structured_outputs(house: House, fields: dict[str, object], pattern: str) -> None:
@@ -212,6 +213,8 @@ def test_a_call_or_an_answer_that_fits(house: House) -> None:
             "response_format.json_schema.schema",
             "objekt",
         ),
+        ({"structured_outputs": {"json": "[1"}}, "structured_outputs.json", "text of one"),
+        ({"structured_outputs": {"json": "[1]"}}, "structured_outputs.json", "text of one"),
         ({"structured_outputs": {}}, "structured_outputs", "one of"),
         ({"structured_outputs": {"regex": "a", "choice": ["b"]}}, "structured_outputs", "one of"),
         ({"structured_outputs": {"regex": "("}}, "structured_outputs.regex", "unclosed"),
