@@ -133,6 +133,12 @@ def test_block_bytes_are_the_executors_own() -> None:
         engine.stop()
 
 
+def test_a_pool_beyond_the_memory_says_how_many_blocks_fit() -> None:
+    sizes = replace(SIZES, kv_blocks=(1 << 31) - 1)
+    with pytest.raises(ConfigError, match=r"about [\d,]+ of both together would fit"):
+        build_engine(tiny_loaded(), EngineOptions(sizes))
+
+
 def test_pool_in_words() -> None:
     line = describe(make_capacity(kv_blocks=4096, max_model_len=2048))
     assert line == "KV: 4,096 blocks = 65,536 tokens = 32 sequences of 2,048; 64 MiB"

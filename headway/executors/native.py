@@ -18,7 +18,7 @@ from headway.core.plan import (
 )
 from headway.core.types import RequestId
 from headway.errors import ConfigError, ExecutorError, ModelError
-from headway.executors.cpu import may_spin, usable_cpus
+from headway.executors.cpu import available_memory_bytes, may_spin, usable_cpus
 from headway.executors.packed import WeightCache
 from headway.models.types import ModelConfig, TensorType, Weights
 
@@ -26,6 +26,7 @@ BLOCK_TOKENS = 16
 """Tokens of a KV block; the kernels are written for it."""
 
 _FLOATS = (TensorType.F32, TensorType.F16, TensorType.BF16)
+_KV_ELEMENT_BYTES = 2
 _COUNTED = ("kv_blocks", "max_seqs", "max_step_tokens", "max_model_len")
 _LARGEST = 2**31 - 1
 """Sizes are 32-bit integers on the C++ side."""
@@ -196,9 +197,12 @@ def _build(weights: Weights, capacity: Capacity, isa: str, file: str) -> _native
         shape, key = _shape(weights), weights.fingerprint
         return _native.Executor(shape, matrices, vectors, native_options, file, key)
     except MemoryError as error:
+        attention = weights.config.attention
+        width = 2 * attention.kv_heads * attention.head_dim * _KV_ELEMENT_BYTES
+        fit = available_memory_bytes() // (capacity.block_size * weights.config.layers * width)
         raise ConfigError(
             f"{capacity.kv_blocks:,} KV blocks and {capacity.host_blocks:,} host blocks are more "
-            "than this machine's memory holds"
+            f"than this machine's memory holds: about {fit:,} of both together would fit"
         ) from error
     except ValueError as error:
         raise ModelError(f"the model can't be run on the CPU: {error}") from error
