@@ -111,20 +111,23 @@ def _bound(config: ServeConfig) -> list[socket.socket]:
     """The server's socket, and the operators' where they have their own. Raises ConfigError, too
     where strangers could reach it without a key."""
     listen = config.listen
-    sock = bind(listen.host, listen.port)
-    if config.access.open and not is_loopback(sock):
-        sock.close()
-        raise ConfigError(
-            f"{listen.host} can be reached from other machines: give a key with --keys-file, "
-            f"--api-key or {API_KEY_VARIABLE}, or listen on 127.0.0.1"
-        )
-    if listen.admin_port is None:
-        return [sock]
+    places = [(listen.host, listen.port)]
+    if listen.admin_port is not None:
+        places.append((listen.admin_host, listen.admin_port))
+    socks: list[socket.socket] = []
     try:
-        return [sock, bind(listen.admin_host, listen.admin_port)]
+        for host, port in places:
+            socks.append(bind(host, port))
+            if config.access.open and not is_loopback(socks[-1]):
+                raise ConfigError(
+                    f"{host} can be reached from other machines: give a key with --keys-file, "
+                    f"--api-key or {API_KEY_VARIABLE}, or listen on 127.0.0.1"
+                )
     except ConfigError:
-        sock.close()
+        for sock in socks:
+            sock.close()
         raise
+    return socks
 
 
 @dataclass(frozen=True, slots=True)

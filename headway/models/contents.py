@@ -20,8 +20,9 @@ Shield = Callable[[str], str]
 
 
 def name_pattern(names: Sequence[str]) -> re.Pattern[str] | None:
-    """Finds the longest of the names at each place, as a group; None where there are none."""
-    ordered = sorted(filter(None, names), key=lambda name: (-len(name), name))
+    """Finds the longest of the names at each place, as a group; None where there are none. One of a
+    single character has no inside for a mark, and is left out."""
+    ordered = sorted([n for n in names if len(n) > 1], key=lambda name: (-len(name), name))
     return re.compile("(" + "|".join(map(re.escape, ordered)) + ")") if ordered else None
 
 

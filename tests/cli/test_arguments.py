@@ -53,6 +53,7 @@ def status_of(arguments: list[str]) -> int:
         ("bench speed --no-such-flag", "--no-such-flag (see headway bench speed --help)"),
         ("vllm check --no-such-flag", "--no-such-flag (see headway vllm check --help)"),
         ("serve --host 0.0.0.0 --port 0", "give a key"),
+        ("serve --port 0 --admin-port 0 --admin-host 0.0.0.0", "0.0.0.0 can be reached"),
         ("serve --host no.such.host.invalid --port 0", "no.such.host.invalid"),
         ("serve /no/such/model --port 0", "/no/such/model"),
         ("pull gpt-5", "gpt-5"),

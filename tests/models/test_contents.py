@@ -65,6 +65,7 @@ def test_overlapping_names_are_all_marked() -> None:
     assert names.search(text) is None
     assert text.replace(MARK, "") == "abc ab xbc"
     assert name_pattern([]) is None
+    assert name_pattern(["a"]) is None, "it could be marked without end"
     assert marked("abc", None) == "abc"
 
 
