@@ -2,9 +2,10 @@
 
 import signal
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from threading import Event, Timer, main_thread
+from threading import Event, Thread, main_thread
 from types import FrameType
 from typing import TYPE_CHECKING
 
@@ -25,10 +26,10 @@ def kept_interrupts() -> Iterator[None]:
 
     def hook(dropped: "UnraisableHookArgs") -> None:
         if issubclass(dropped.exc_type, KeyboardInterrupt):
-            # To the main thread, so that what it waits in ends too.
-            again = Timer(_AGAIN_S, signal.pthread_kill, [main_thread().ident, signal.SIGINT])
-            again.daemon = True
-            again.start()
+            # Not before this hook is left: in here it would be dropped once more.
+            leaving = Event()
+            Thread(target=_again, args=(leaving,), daemon=True).start()
+            leaving.set()
         else:
             report(dropped)
 
@@ -37,6 +38,15 @@ def kept_interrupts() -> Iterator[None]:
         yield
     finally:
         sys.unraisablehook = report
+
+
+def _again(leaving: Event) -> None:
+    """Interrupt the main thread, so that what it waits in ends too, a moment after the event."""
+    leaving.wait()
+    time.sleep(_AGAIN_S)
+    main = main_thread().ident
+    if main is not None:
+        signal.pthread_kill(main, signal.SIGINT)
 
 
 @contextmanager
