@@ -6,6 +6,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
 from threading import Event
@@ -17,6 +18,14 @@ from headway.cli import main
 from headway.cli.interrupts import noted_interrupts
 from headway.cli.loading import Loaded, StillLoadingError, load_beside
 from headway.errors import ModelError
+
+
+@pytest.fixture(autouse=True)
+def _interruptible() -> Iterator[None]:
+    """A shell starts what runs in the background with ctrl-C ignored."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 @pytest.mark.parametrize("room", ["arguments", "serve"])
